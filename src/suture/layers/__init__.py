@@ -1,0 +1,28 @@
+"""The layers a model is written in.
+
+Any `torch.nn.Module` can be a leaf. Composites call their children by one rule: a tuple result is spread over the next
+child's arguments, anything else is one argument.
+"""
+
+from suture.layers.basic import GetArg as GetArg
+from suture.layers.basic import Identity as Identity
+from suture.layers.basic import Lambda as Lambda
+from suture.layers.basic import UseContext as UseContext
+from suture.layers.calls import one_call as one_call
+from suture.layers.chain import Chain as Chain
+from suture.layers.chain import Concatenate as Concatenate
+from suture.layers.chain import Distribute as Distribute
+from suture.layers.chain import Parallel as Parallel
+from suture.layers.chain import Passthrough as Passthrough
+from suture.layers.chain import Product as Product
+from suture.layers.chain import Residual as Residual
+from suture.layers.chain import SetContext as SetContext
+from suture.layers.chain import Stack as Stack
+from suture.layers.chain import Sum as Sum
+from suture.layers.composite import Composite as Composite
+from suture.layers.context import REQUIRED as REQUIRED
+from suture.layers.context import Context as Context
+from suture.layers.context import Derived as Derived
+from suture.layers.context import MissingContextError as MissingContextError
+from suture.layers.context import Read as Read
+from suture.layers.torch_layers import *  # noqa: F403

@@ -1,0 +1,82 @@
+"""The small leaves that direct the flow of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from suture.layers.context import REQUIRED, Read
+
+
+class Identity(nn.Identity):
+    """Returns what it receives.
+
+    >>> Identity()(1), Identity()(1, 2)
+    (1, (1, 2))
+    """
+
+    def forward(self, *args: Any) -> Any:
+        return args[0] if len(args) == 1 else args
+
+
+class Lambda(nn.Module):
+    """Calls a function.
+
+    >>> Lambda(abs)(-1)
+    1
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise TypeError(f"Lambda takes a function. Received: {function!r:.80}.")
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def extra_repr(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+class GetArg(nn.Module):
+    """Returns one of its arguments. Raises `IndexError` when there are not as many.
+
+    >>> GetArg(1)("x", "y")
+    'y'
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, *args: Any) -> Any:
+        if not -len(args) <= self.index < len(args):
+            raise IndexError(f"GetArg({self.index}) was called with {len(args)} arguments.")
+        return args[self.index]
+
+    def extra_repr(self) -> str:
+        return str(self.index)
+
+
+class UseContext(nn.Module):
+    """Returns the entry `key` of the scope `context`, whatever it is called with.
+
+    Raises `MissingContextError` when the entry was not given and has no default.
+
+    >>> from suture import layers as sl
+    >>> sl.Chain(UseContext("side", "x", default=0))(5)
+    0
+    """
+
+    def __init__(self, context: str, key: str, default: Any = REQUIRED) -> None:
+        super().__init__()
+        self.reads = {"value": Read(context, key, default)}
+
+    def forward(self, *args: Any, value: Any) -> Any:
+        return value
+
+    def extra_repr(self) -> str:
+        return self.reads["value"].identity

@@ -1,0 +1,201 @@
+"""How an outermost call finds its context: blocks that are open, entries set for the next call, and its own arguments.
+
+Blocks and pending entries live in context variables, so threads and tasks do not see each other's. They are merged
+once, when the outermost composite is called; below it the context is an argument.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from suture.layers.context import Context, Entries
+from suture.layers.inputs import Inputs, inputs_of, known_reads
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+
+
+class _Given:
+    """Entries given to a module from outside of a call."""
+
+    def __init__(self, module: nn.Module, entries: Entries) -> None:
+        self.module = weakref.ref(module)
+        self.entries = {scope: dict(keys) for scope, keys in entries.items()}
+
+    def applies_to(self, called: nn.Module) -> bool:
+        """Whether `called` is the module, a part of it, or a tree around it."""
+        module = self.module()
+        return module is not None and (
+            any(inner is called for inner in module.modules()) or any(inner is module for inner in called.modules())
+        )
+
+
+class _Open(threading.local):
+    """How many blocks are open in this thread: context variables cannot be read in compiled code, this can."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+
+_open = _Open()
+_blocks: ContextVar[tuple[_Given, ...]] = ContextVar("blocks", default=())
+_pending: ContextVar[tuple[_Given, ...]] = ContextVar("pending", default=())
+
+
+def enter_call(module: Composite, context: Context | Entries | None, entries: Mapping[str, Any]) -> Context:
+    """The context for an outermost call of `module`.
+
+    Raises:
+        TypeError: `context` is neither a Context nor a dictionary of scopes, or nothing reads an entry of `entries`.
+        ValueError: nothing reads an entry of `context`.
+        RuntimeError: a block is open while a compiled function is traced.
+    """
+    if isinstance(context, Context) and context.in_call and not entries:
+        return context
+    inputs = inputs_of(module)
+    layers: list[Entries] = [inputs.initial] if inputs.initial else []
+    layers += _given_to(module)
+    if context is not None:
+        call = context.entries if isinstance(context, Context) else _checked_scopes(context)
+        if not (isinstance(context, Context) and context.in_call):
+            _refuse_unread(module, call, inputs)
+        layers.append(call)
+    if entries:
+        layers.append(_scoped(module, entries, inputs))
+    merged = layers[0] if len(layers) == 1 else _merge(layers)
+    running = Context(merged, written_through=context if isinstance(context, Context) else None)
+    running.in_call = True
+    return running
+
+
+@contextmanager
+def open_block(module: nn.Module, entries: Entries) -> Iterator[None]:
+    """Gives `entries` to every call of `module`, of anything in it, and of a tree around it, for a block.
+
+    It reaches every tree inside, however deep inside plain modules. An inner block wins over an outer one.
+
+    Raises:
+        ValueError: nothing in the module reads an entry.
+        TypeError: the entries are not a dictionary of scopes.
+    """
+    _refuse_unread_anywhere(module, _checked_scopes(entries))
+    with _opened(_Given(module, entries)):
+        yield
+
+
+def set_pending(module: nn.Module, entries: Entries) -> None:
+    """Gives `entries` to the next call of `module` or of anything in it; that call consumes them, also if it fails."""
+    _pending.set((*_pending.get(), _Given(module, _checked_scopes(entries))))
+
+
+@contextmanager
+def one_call(module: nn.Module) -> Iterator[None]:
+    """Makes all calls in the block count as one for `module`: they share what was set for its next call."""
+    taken = _take_pending(module)
+    with _opened(*taken):
+        yield
+
+
+@contextmanager
+def _opened(*given: _Given) -> Iterator[None]:
+    token = _blocks.set((*_blocks.get(), *given))
+    _open.blocks += len(given)
+    try:
+        yield
+    finally:
+        _open.blocks -= len(given)
+        _blocks.reset(token)
+
+
+def _given_to(module: Composite) -> list[Entries]:
+    if torch.compiler.is_compiling():
+        if _open.blocks:
+            raise RuntimeError(
+                "A context block is open, which a compiled function cannot see. Pass the entries with the call, "
+                "model(x, context={...}), or compile with model.compile(), which merges blocks outside of it."
+            )
+        return []
+    pending = _take_pending(module) if _pending.get() else []
+    blocks = [given for given in _blocks.get() if given.applies_to(module)]
+    return [given.entries for given in (*pending, *blocks)]
+
+
+def _take_pending(module: nn.Module) -> list[_Given]:
+    waiting = _pending.get()
+    taken = [given for given in waiting if given.applies_to(module)]
+    _pending.set(tuple(given for given in waiting if given not in taken and given.module() is not None))
+    for given in taken:
+        around = given.module()
+        _refuse_unread_anywhere(module if around is None else around, given.entries)
+    return taken
+
+
+def _merge(layers: list[Entries]) -> dict[str, dict[str, Any]]:
+    merged: dict[str, dict[str, Any]] = {}
+    for entries in layers:
+        for scope, keys in entries.items():
+            merged.setdefault(scope, {}).update(keys)
+    return merged
+
+
+def _checked_scopes(entries: Any) -> Entries:
+    if isinstance(entries, Mapping) and all(isinstance(keys, Mapping) for keys in entries.values()):  # type: ignore[reportUnknownVariableType]
+        return entries  # type: ignore[reportUnknownVariableType]
+    raise TypeError(
+        f"A context is a dictionary of scopes, each a dictionary of entries: {{'scope': {{'key': value}}}}. "
+        f"Received: {entries!r:.100}."
+    )
+
+
+def _scoped(module: Composite, entries: Mapping[str, Any], inputs: Inputs) -> dict[str, dict[str, Any]]:
+    scoped: dict[str, dict[str, Any]] = {}
+    for key, value in entries.items():
+        scopes = inputs.scopes_of(key)
+        if len(scopes) != 1:
+            trouble = f"it is read in several scopes, {', '.join(scopes)}; say which with context={{scope: {{...}}}}"
+            raise TypeError(
+                f"Cannot pass {key!r} to {type(module).__name__} by keyword: "
+                f"{trouble if scopes else f'nothing in it reads that. {_what_is_read(inputs)}'}"
+            )
+        scoped.setdefault(scopes[0], {})[key] = value
+    return scoped
+
+
+def _refuse_unread(module: Composite, entries: Entries, inputs: Inputs) -> None:
+    for scope, keys in entries.items():
+        for key in keys:
+            if f"{scope}.{key}" in inputs.all_reads or f"{scope}.{key}" in inputs.written:
+                continue
+            if any(read.identity == f"{scope}.{key}" for read in known_reads(module)):
+                raise ValueError(
+                    f"The context entry {scope}.{key} is read only inside a plain module, which cannot hand a "
+                    f"context on. Open a block instead: with model.context({scope}={{{key!r}: ...}}): model(x)"
+                )
+            raise ValueError(
+                f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {_what_is_read(inputs)}"
+            )
+
+
+def _refuse_unread_anywhere(module: nn.Module, entries: Entries) -> None:
+    if not entries:
+        return
+    reads = {read.identity: read for read in known_reads(module)}
+    for scope, keys in entries.items():
+        for key in keys:
+            if f"{scope}.{key}" not in reads:
+                raise ValueError(
+                    f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. "
+                    f"{_what_is_read(Inputs(all_reads=reads))}"
+                )
+
+
+def _what_is_read(inputs: Inputs) -> str:
+    return f"It reads: {', '.join(sorted(inputs.all_reads)) or 'nothing'}."

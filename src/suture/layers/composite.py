@@ -1,0 +1,213 @@
+"""The composite: a layer made of layers, which it owns, wires and calls.
+
+Every composite is called in one way: arguments by position, and a context that is handed on from composite to
+composite. Leaves receive what they declare to read from it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self, cast
+
+from torch import nn
+
+from suture.layers.calls import enter_call, open_block, set_pending
+from suture.layers.context import Context, Declaration, Entries, Read
+from suture.layers.inputs import inputs_of
+from suture.layers.location import locate
+from suture.layers.navigation import Navigation
+from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.recording import may_borrow
+
+# Layers inside a tree are called through torch's own call, past the override that serves the outermost one.
+call_module: Any = nn.Module.__call__
+
+
+class Composite(Navigation, nn.Module):
+    """A layer made of layers. Use one of its kinds: `Chain`, `Stack`, `Parallel`, `Sum`, `Residual`, ...
+
+    Children are given by position, by keyword or in one dictionary. An unnamed child takes the name of its class, made
+    unique by a suffix. A name is the child's key for ever.
+
+    Raises:
+        TypeError: a child is not a module.
+        ValueError: a name cannot be used, or a composite stands somewhere else already.
+    """
+
+    reads: Mapping[str, Declaration] = {}
+    """The context entries that the composite reads itself, for `context_inputs`."""
+    writes: tuple[tuple[str, str], ...] = ()
+    """The context entries, scope and key, that it writes for later readers."""
+
+    def __init__(self, *layers: nn.Module | Mapping[str, nn.Module], **named: nn.Module) -> None:
+        super().__init__()
+        self.node = Node(self, cast("dict[str, nn.Module | None]", self._modules))
+        if len(layers) == 1 and isinstance(layers[0], Mapping):
+            layers, named = (), {**layers[0], **named}
+        for layer in layers:
+            self._attach(None, layer)
+        for name, layer in named.items():
+            self._attach(name, layer)
+
+    def _attach(self, name: str | None, layer: object) -> None:
+        if not isinstance(layer, nn.Module):
+            raise TypeError(
+                f"{type(self).__name__} is made of modules. Received for {name or f'child {len(self)}'!r}: "
+                f"{layer!r:.80} ({type(layer).__name__}). A function goes in sl.Lambda(function), a list as *list."
+            )
+        node = node_of(layer)
+        borrowed = node is not None and node.parent is not None
+        if node is not None and borrowed and not may_borrow():
+            raise ValueError(
+                f"{type(layer).__name__} has a place already, at {node.path!r}, and a composite has one parent. "
+                f"Give a copy that shares its layers, layer.structural_copy(), or edit the tree that it is in."
+            )
+        if name is None:
+            name = self.name_for(layer)
+        else:
+            check_name(name, type(self))
+        slot = Slot()
+        slot.fill(layer, name, None)
+        self.node.slots.append(slot)
+        self.node.own(name, layer, borrowed=borrowed)
+        if node is not None and not borrowed:
+            node.parent = self
+
+    def name_for(self, layer: nn.Module) -> str:
+        """The name that `layer` gets here when none is given."""
+        name = type(layer).__name__
+        return self.node.unused(f"{name}_layer" if hasattr(type(self), name) else name)
+
+    # Calling
+
+    def __call__(self, *args: Any, context: Context | Entries | None = None, **entries: Any) -> Any:
+        """Runs the tree on `args`.
+
+        `context` gives entries in scopes, `entries` the same by key where one scope only is read for that key.
+        """
+        return super().__call__(*args, context=enter_call(self, context, entries))
+
+    def call_slot(self, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
+        """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
+        try:
+            if slot.plain:
+                return call_module(slot.layer, *args)
+            if slot.reads is None:
+                return call_module(slot.layer, *args, context=context)
+            return call_module(slot.layer, *args, **{name: context.read(read) for name, read in slot.reads})
+        except Exception as error:
+            locate(error, self, slot, args)
+            raise
+
+    def branches(self, args: tuple[Any, ...], context: Context | None) -> list[Any]:
+        """The results of all children, each called with `args`."""
+        context = Context() if context is None else context
+        return [self.call_slot(slot, args, context) for slot in self.node.slots if slot.layer is not None]
+
+    # Context
+
+    def init_context(self) -> Entries:
+        """The entries with which every call begins. Override it to declare defaults."""
+        return {}
+
+    def set_context(self, scope: str, entries: Mapping[str, Any]) -> None:
+        """Gives entries to the next call of this tree, or of anything in it, in this thread or task."""
+        set_pending(self, {scope: entries})
+
+    def context(self, *scopes: Entries, **named: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Gives entries to every call of this tree, or of anything in it, for a block.
+
+        Raises `ValueError` for an entry that nothing in the tree reads.
+
+        >>> from suture import layers as sl
+        >>> model = sl.Chain(sl.UseContext("side", "x"), sl.Identity())
+        >>> with model.context(side={"x": 3}):
+        ...     model()
+        3
+        """
+        return open_block(self, {**{scope: keys for given in scopes for scope, keys in given.items()}, **named})
+
+    @property
+    def context_inputs(self) -> tuple[Read, ...]:
+        """The context entries that this tree reads from outside, in the order of their first reading."""
+        return inputs_of(self).reads
+
+    # Structure
+
+    @property
+    def parent(self) -> Composite | None:
+        """The composite that calls this one; None for a root."""
+        return self.node.parent
+
+    @property
+    def path(self) -> str:
+        """Where this composite is owned, from the root; "" for the root."""
+        return self.node.path
+
+    @property
+    def structure_version(self) -> int:
+        """A number that changes with every edit in this tree."""
+        return self.node.version
+
+    def structural_copy(self) -> Self:
+        """A copy of the composites that shares their leaves: another place for the same weights.
+
+        >>> from suture import layers as sl
+        >>> block = sl.Chain(sl.Linear(2, 2))
+        >>> block.structural_copy()[0] is block[0]
+        True
+        """
+        leaves = {id(leaf): leaf for leaf in self.modules() if node_of(leaf) is None}
+        tensors = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        copied = self.__deepcopy__({**leaves, **tensors})
+        for module in copied.modules():
+            if (node := node_of(module)) is not None:
+                node.shares_leaves = True
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if self.node.parent is not None and id(self.node.parent) not in memo:
+            inside = {id(module) for module in self.modules()}
+            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside})
+        copied = cast("Self", type(self).__new__(type(self)))
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return copied
+
+    def _root(self) -> Composite:
+        root = self
+        while (parent := root.node.parent) is not None:
+            root = parent
+        return root
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.node.link(self)
+
+    def __copy__(self) -> Self:
+        raise TypeError(
+            f"copy.copy would give two {type(self).__name__}s the same children. "
+            f"Use structural_copy() to share the weights, or copy.deepcopy() for weights of its own."
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) and "node" in self.__dict__:
+            self[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self._modules:
+            del self[name]
+        else:
+            super().__delattr__(name)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        from suture.layers.printing import tree  # printing needs the composite, and not the other way round
+
+        return tree(self)

@@ -1,0 +1,155 @@
+"""What a call carries beside its arguments: named entries, read by layers at any depth.
+
+A `Context` is an explicit, opaque object handed from composite to composite. A leaf never gets it: it declares what it
+reads, and receives the values as keyword arguments. So every dependency is visible before the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+
+class _Required:
+    """The default of an entry that has none."""
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+    def __reduce__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+class Read:
+    """A declared read of one context entry: a scope, a key, and a default where the entry is optional.
+
+    >>> Read("inputs", "positions", default=None).required
+    False
+    """
+
+    __slots__ = ("default", "key", "scope")
+
+    def __init__(self, scope: str, key: str, default: Any = REQUIRED) -> None:
+        self.scope = scope
+        self.key = key
+        self.default = default
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+    @property
+    def identity(self) -> str:
+        return f"{self.scope}.{self.key}"
+
+    def __repr__(self) -> str:
+        return f"Read({self.scope!r}, {self.key!r}{'' if self.required else f', default={self.default!r}'})"
+
+
+class Derived:
+    """A value computed from other entries, at most once per call, and shared by all layers that declare an equal one.
+
+    `function` is called with the values of `reads` and with `parameters`, all by keyword. Two are equal when their
+    function, reads and parameters are.
+
+    >>> def double(value: int, factor: int) -> int:
+    ...     return value * factor
+    >>> Derived(double, reads={"value": ("scope", "key")}, factor=2).identity
+    'double(value=scope.key, factor=2)'
+    """
+
+    __slots__ = ("function", "identity", "parameters", "reads")
+
+    def __init__(self, function: Callable[..., Any], reads: Mapping[str, Declaration], **parameters: Any) -> None:
+        self.function = function
+        self.reads = {name: as_read(read) for name, read in reads.items()}
+        self.parameters = parameters
+        arguments = [f"{name}={read.identity}" for name, read in self.reads.items()]
+        arguments += [f"{name}={value!r}" for name, value in parameters.items()]
+        self.identity = f"{function.__qualname__}({', '.join(arguments)})"
+
+    def __repr__(self) -> str:
+        return f"Derived({self.identity})"
+
+
+Declaration = Read | Derived | tuple[str, str]
+
+
+def as_read(declaration: Declaration) -> Read | Derived:
+    """The tuple `("scope", "key")` is short for a required `Read`."""
+    return Read(*declaration) if isinstance(declaration, tuple) else declaration
+
+
+def sources(read: Read | Derived) -> list[Read]:
+    """The entries that a declared read depends on."""
+    if isinstance(read, Read):
+        return [read]
+    return [source for inner in read.reads.values() for source in sources(inner)]
+
+
+class MissingContextError(LookupError):
+    """A layer reads a context entry that nobody gave."""
+
+    def __init__(self, read: Read, available: Entries) -> None:
+        given = ", ".join(f"{scope}.{key}" for scope, keys in available.items() for key in keys) or "nothing"
+        super().__init__(
+            f"A layer reads the context entry {read.key!r} of {read.scope!r}, which was not given. Given: {given}. "
+            f"Give it for one call with model(x, context={{{read.scope!r}: {{{read.key!r}: value}}}}), or for a block:\n"
+            f"    with model.context({read.scope}={{{read.key!r}: value}}):\n"
+            f"        model(x)"
+        )
+
+
+class Context:
+    """The entries of one call, in scopes. Pass your own to read afterwards what the call wrote.
+
+    >>> context = Context({"attention": {"scale": 2.0}})
+    >>> context.get("attention", "scale"), context.get("attention", "bias", None)
+    (2.0, None)
+    """
+
+    __slots__ = ("_derived", "_entries", "_written_through", "in_call")
+
+    def __init__(self, entries: Entries | None = None, written_through: Context | None = None) -> None:
+        self._entries: dict[str, dict[str, Any]] = {scope: dict(keys) for scope, keys in (entries or {}).items()}
+        self._derived: dict[str, Any] = {}
+        self._written_through = written_through
+        self.in_call = False
+
+    @property
+    def entries(self) -> Entries:
+        return self._entries
+
+    def get(self, scope: str, key: str, default: Any = REQUIRED) -> Any:
+        """The entry `key` of `scope`. Raises `MissingContextError` where it is absent and no default is given."""
+        return self.read(Read(scope, key, default))
+
+    def set(self, scope: str, key: str, value: Any) -> None:
+        """Writes an entry for whatever reads it later in this call."""
+        self._entries.setdefault(scope, {})[key] = value
+        self._derived.clear()
+        if self._written_through is not None:
+            self._written_through.set(scope, key, value)
+
+    def read(self, read: Read | Derived) -> Any:
+        """The value of a declared read."""
+        if isinstance(read, Read):
+            keys = self._entries.get(read.scope)
+            if keys is not None and read.key in keys:
+                return keys[read.key]
+            if read.required:
+                raise MissingContextError(read, self._entries)
+            return read.default
+        if read.identity not in self._derived:
+            values = {name: self.read(inner) for name, inner in read.reads.items()}
+            self._derived[read.identity] = read.function(**values, **read.parameters)
+        return self._derived[read.identity]
+
+    def __repr__(self) -> str:
+        scopes = ", ".join(f"{scope}={{{', '.join(keys)}}}" for scope, keys in self._entries.items())
+        return f"Context({scopes})"

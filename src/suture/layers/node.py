@@ -1,0 +1,186 @@
+"""The bookkeeping of one composite: what it wires, in which order, and under which names it owns layers.
+
+Wiring and ownership are two things. A `Slot` is one place in the wiring. The layer in it is owned either by the same
+composite or, when an edit has put a layer around one that was already there, by the composite that owned it before.
+A name is a layer's home and key for ever; no edit renames a layer it did not bring.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from suture.layers.context import Derived, Read, as_read
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+    from suture.layers.edit import Swap
+
+_NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
+
+
+class Slot:
+    """One place in a wiring. It keeps its position while empty, so that what was taken out can return."""
+
+    __slots__ = ("changes", "home", "layer", "name", "plain", "reads")
+
+    layer: nn.Module | None
+    reads: tuple[tuple[str, Read | Derived], ...] | None
+    """What the leaf reads from the context; None where the layer takes the context itself."""
+    plain: bool
+    """Whether the layer is called with its arguments and nothing else."""
+
+    def __init__(self) -> None:
+        self.changes: list[weakref.ref[Swap]] = []
+        self.fill(None, "", None)
+
+    def fill(self, layer: nn.Module | None, name: str, home: Composite | None) -> None:
+        """Puts `layer`, owned as `name` by `home` (None: by the composite of this slot), in this place."""
+        self.layer, self.name, self.home = layer, name, home
+        if layer is None or node_of(layer) is not None:
+            self.reads, self.plain = None, False
+        else:
+            declared: dict[str, Any] = getattr(layer, "reads", {})
+            self.reads = tuple((keyword, as_read(read)) for keyword, read in declared.items())
+            self.plain = not self.reads
+
+    @property
+    def swaps(self) -> list[Swap]:
+        """The changes of this slot that can still be undone, oldest first."""
+        return [swap for reference in self.changes if (swap := reference()) is not None and swap.live]
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self.layer, self.name, self.home, self.swaps)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        layer, name, home, swaps = state
+        self.changes = [weakref.ref(swap) for swap in swaps]
+        self.fill(layer, name, home)
+
+
+class Node:
+    """The place of one composite in its tree. `children` is torch's own dictionary of what the composite owns."""
+
+    def __init__(self, module: Composite, children: dict[str, nn.Module | None]) -> None:
+        self.children = children
+        self.slots: list[Slot] = []
+        self.names: dict[str, weakref.ref[Swap] | None] = {}
+        self.version = 0
+        self.shares_leaves = False
+        self.cached: tuple[int, Any] | None = None
+        self.name = ""
+        self._parent: weakref.ref[Composite] | None = None
+        self._owner: weakref.ref[Composite] | None = None
+        self.module = weakref.ref(module)
+
+    # Links upwards are weak, so that a tree without edits holds no reference cycle and is freed at once.
+
+    @property
+    def parent(self) -> Composite | None:
+        return self._parent() if self._parent is not None else None
+
+    @parent.setter
+    def parent(self, parent: Composite | None) -> None:
+        self._parent = None if parent is None else weakref.ref(parent)
+
+    @property
+    def owner(self) -> Composite | None:
+        return self._owner() if self._owner is not None else None
+
+    def link(self, module: Composite) -> None:
+        """Restores the weak links after a copy."""
+        self.module = weakref.ref(module)
+        for name, child in self.children.items():
+            if (node := node_of(child)) is not None:
+                node._owner, node.name = self.module, name
+        for slot in self.filled():
+            if (node := node_of(slot.layer)) is not None:
+                node._parent = self.module
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = dict.fromkeys(self.names)
+        return self.__dict__ | {"_parent": None, "_owner": None, "module": None, "cached": None, "names": names}
+
+    # Wiring
+
+    def filled(self) -> Iterator[Slot]:
+        return (slot for slot in self.slots if slot.layer is not None)
+
+    def touch(self) -> None:
+        """Counts an edit, here and in every composite around."""
+        node: Node | None = self
+        while node is not None:
+            node.version += 1
+            node = node_of(node.parent)
+
+    # Ownership
+
+    @property
+    def path(self) -> str:
+        names: list[str] = []
+        node = self
+        while (owner := node_of(node.owner)) is not None:
+            names.append(node.name)
+            node = owner
+        return ".".join(reversed(names))
+
+    def own(self, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
+        """Owns `layer` as `name`; a name that returns takes its old position among the others."""
+        known = name in self.names
+        self.names[name] = None
+        present = name in self.children
+        self.children[name] = layer
+        if known and not present:
+            later = list(self.names)[list(self.names).index(name) + 1 :]
+            for other in later:
+                if other in self.children:
+                    self.children[other] = self.children.pop(other)
+        if not borrowed and (node := node_of(layer)) is not None:
+            node._owner, node.name = self.module, name
+
+    def disown(self, name: str) -> None:
+        layer = self.children.pop(name)
+        node = node_of(layer)
+        if node is not None and node.name == name and node.owner is self.module():
+            node._owner, node.name = None, ""
+
+    def is_free(self, name: str) -> bool:
+        """Whether `name` can be given: it is not owned, and nothing that had it can come back."""
+        if name in self.children:
+            return False
+        removal = self.names.get(name)
+        swap = removal() if removal is not None else None
+        return swap is None or not swap.live
+
+    def unused(self, base: str, first: bool = True) -> str:
+        """`base`, or `base_2`, `base_3`, ...: the first that was never given."""
+        if first and base not in self.names:
+            return base
+        number = 2
+        while f"{base}_{number}" in self.names:
+            number += 1
+        return f"{base}_{number}"
+
+
+def node_of(layer: nn.Module | None) -> Node | None:
+    """The node of a composite; None for a leaf."""
+    node = layer.__dict__.get("node") if layer is not None else None
+    return node if isinstance(node, Node) else None
+
+
+def check_name(name: str, owner: type[nn.Module]) -> None:
+    """Refuses a name that cannot be part of a path or would hide an attribute of the class."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"A layer cannot be named {name!r}: a name is made of letters, digits and underscores, "
+            f"because it is a part of paths and of checkpoint keys."
+        )
+    if hasattr(owner, name) or name in ("training", "node"):
+        raise ValueError(
+            f"A layer of {owner.__name__} cannot be named {name!r}: it would hide {owner.__name__}.{name}. "
+            f"Choose another name, such as {name + '_layer'!r}."
+        )

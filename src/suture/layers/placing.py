@@ -1,0 +1,64 @@
+"""The dtype, device and mode of a place, which what is put there takes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from suture.layers.node import Slot, node_of
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+
+
+@dataclass(frozen=True)
+class Placing:
+    dtype: torch.dtype | None
+    device: torch.device | None
+    training: bool
+
+
+def place_of(composite: Composite, slot: Slot) -> Placing:
+    """What the layer in this slot has, else its siblings, else the layers around."""
+    around: Composite | None = composite
+    reference = _first_floating(slot.layer) if slot.layer is not None else None
+    while reference is None and around is not None:
+        reference = _first_floating(around)
+        around = around.node.parent
+    if reference is None:
+        return Placing(None, None, composite.training)
+    return Placing(reference.dtype, reference.device, composite.training)
+
+
+def fit(layer: nn.Module, place: Placing, kept: Iterable[nn.Module | None]) -> None:
+    """Gives the new parts of `layer` the dtype, device and mode of its place; what was there before is left alone."""
+    for part in _new_parts(layer, {id(other) for other in kept}):
+        is_leaf = node_of(part) is None
+        if is_leaf:
+            part.train(place.training)
+        else:
+            part.training = place.training
+        for tensor in (*part.parameters(recurse=is_leaf), *part.buffers(recurse=is_leaf)):
+            dtype = place.dtype if tensor.is_floating_point() else tensor.dtype
+            if place.device is not None and not tensor.is_meta and (tensor.dtype, tensor.device) != (dtype, place.device):
+                tensor.data = tensor.data.to(place.device, dtype)
+
+
+def _new_parts(layer: nn.Module, kept: set[int]) -> Iterator[nn.Module]:
+    """The layer and what is wired in it, without what was kept and the leaves that a structural copy shares."""
+    if id(layer) in kept:
+        return
+    yield layer
+    node = node_of(layer)
+    for slot in node.filled() if node is not None else ():
+        shared = node is not None and node.shares_leaves and node_of(slot.layer) is None
+        if slot.layer is not None and not shared:
+            yield from _new_parts(slot.layer, kept)
+
+
+def _first_floating(layer: nn.Module) -> Tensor | None:
+    return next((tensor for tensor in layer.parameters() if tensor.is_floating_point()), None)
