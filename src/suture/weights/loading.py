@@ -1,0 +1,177 @@
+"""Putting a checkpoint's tensors into a tree that was made on the meta device.
+
+Nothing is written before everything is known to fit: what is missing, what is left over and what has another shape is
+one error that names each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from suture.weights.checkpoint import Checkpoint, CheckpointError, StoredTensor
+from suture.weights.names import NameTable, Rule
+
+
+@dataclass
+class Place:
+    """Where one tensor goes: every module and attribute that holds it, more than one where it is tied."""
+
+    tensor: torch.Tensor
+    keys: list[str] = field(default_factory=list[str])
+    holders: list[tuple[nn.Module, str]] = field(default_factory=list[tuple[nn.Module, str]])
+    stored: list[tuple[StoredTensor, Rule]] = field(default_factory=list[tuple[StoredTensor, Rule]])
+
+
+def load(
+    checkpoint: Checkpoint,
+    names: NameTable,
+    modules: Mapping[str, nn.Module],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Give every parameter and buffer of `modules` its tensor from `checkpoint`.
+
+    The modules are made under `torch.device("meta")`, so nothing was allocated or initialised for them. Each
+    floating-point tensor is read straight into its final place, in `dtype` on `device`. A parameter that several layers
+    share stays shared.
+
+    Args:
+        checkpoint: Where the values come from.
+        names: Says which stored tensor is which key.
+        modules: The parts of the tree by the first name of their keys, such as `backbone` and `head`.
+        dtype: The dtype of the loaded parameters.
+        device: The device of the loaded parameters.
+
+    Raises:
+        CheckpointError: Tensors are missing, left over or of another shape (one error names each), tensors that the
+            tree ties differ in the checkpoint, or a file is damaged. The first is found before anything is written.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> from safetensors.torch import save_file
+        >>> from suture.weights.folder import open_folder
+        >>> with torch.device("meta"):
+        ...     head = nn.Linear(2, 3, bias=False)
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     _ = Path(name, "config.json").write_text(json.dumps({"model_type": "example"}))
+        ...     save_file({"lm_head.weight": torch.ones(3, 2)}, Path(name, "model.safetensors"))
+        ...     load(open_folder(Path(name)), NameTable((Rule("lm_head", "head"),)), {"head": head})
+        >>> head(torch.ones(2)).tolist()
+        [2.0, 2.0, 2.0]
+    """
+    places = _places(modules)
+    _match(checkpoint, names, places)
+    for place in places:
+        (first, rule), *others = place.stored
+        value = torch.empty(
+            place.tensor.shape, dtype=dtype if place.tensor.is_floating_point() else place.tensor.dtype, device=device
+        )
+        first.copy_to(rule.layout(value))
+        for other, rule in others:
+            _check_tied(checkpoint, first, other, rule, value)
+        _put(place, value)
+
+
+def _places(modules: Mapping[str, nn.Module]) -> list[Place]:
+    by_identity: dict[int, Place] = {}
+    for prefix, module in modules.items():
+        for key, holder, name, tensor in _tensors(module, prefix):
+            place = by_identity.setdefault(id(tensor), Place(tensor))
+            place.keys.append(key)
+            place.holders.append((holder, name))
+    return list(by_identity.values())
+
+
+def _tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, str, torch.Tensor]]:
+    state = module.state_dict(prefix=f"{prefix}.", keep_vars=True)
+    for key, tensor in state.items():
+        path, _, name = key.rpartition(".")
+        yield key, module.get_submodule(path.removeprefix(prefix).removeprefix(".")), name, tensor
+
+
+def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> None:
+    place_of = {key: place for place in places for key in place.keys}
+    unknown: list[str] = []
+    misshapen: list[str] = []
+    for name, stored in checkpoint.tensors.items():
+        translated = names.to_tree(name)
+        place = place_of.get(translated[0]) if translated else None
+        if translated is None or place is None:
+            if not names.is_ignored(name):
+                unknown.append(name)
+            continue
+        expected = translated[1].shape(place.tensor)
+        if stored.shape != expected:
+            misshapen.append(f"{name} is {list(stored.shape)} where {list(expected)} is expected")
+        place.stored.append((stored, translated[1]))
+    missing = [_stored_name(names, place) for place in places if not place.stored]
+    complaints = [
+        f"missing: {fold(missing)}" if missing else "",
+        f"left over: {fold(unknown)}" if unknown else "",
+        f"of another shape: {'; '.join(misshapen)}" if misshapen else "",
+    ]
+    if any(complaints):
+        raise CheckpointError(
+            f"The tensors of {checkpoint.path} are not those of the model it describes. "
+            + ". ".join(complaint.capitalize() for complaint in complaints if complaint)
+            + ". Nothing was loaded. Check that the configuration and the weights belong together."
+        )
+
+
+def _stored_name(names: NameTable, place: Place) -> str:
+    translated = names.to_stored(place.keys[0])
+    return translated[0] if translated else place.keys[0]
+
+
+def _check_tied(
+    checkpoint: Checkpoint, first: StoredTensor, other: StoredTensor, rule: Rule, value: torch.Tensor
+) -> None:
+    again = torch.empty_like(value)
+    other.copy_to(rule.layout(again))
+    if not torch.equal(value, again):
+        raise CheckpointError(
+            f"{checkpoint.path} says that {first.name} and {other.name} are one tensor, but they differ. "
+            "If they are meant to differ, set tie_word_embeddings to false in its configuration; if not, delete one."
+        )
+
+
+def _put(place: Place, value: torch.Tensor) -> None:
+    if isinstance(place.tensor, nn.Parameter):
+        value = nn.Parameter(value, requires_grad=place.tensor.requires_grad)
+    for holder, name in place.holders:
+        setattr(holder, name, value)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Names in one line, those that differ in one number only said once.
+
+    Example:
+        >>> fold(["norm.weight", "layers.0.up.weight", "layers.1.up.weight", "layers.2.up.weight", "layers.7.up.weight"])
+        'norm.weight, layers.{0-2,7}.up.weight'
+    """
+    numbers: defaultdict[str, list[int | None]] = defaultdict(list)
+    for name in names:
+        found = re.search(r"(?<=\.)\d+(?=\.)", name)
+        pattern = name[: found.start()] + "#" + name[found.end() :] if found else name
+        numbers[pattern].append(int(found.group()) if found else None)
+    return ", ".join(
+        pattern.replace("#", _ranges([n for n in found if n is not None])) for pattern, found in numbers.items()
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return said if len(numbers) == 1 else f"{{{said}}}"

@@ -1,0 +1,115 @@
+"""The tokenizer of a transformers folder: `tokenizer.json` and what the files beside it say about special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from suture.weights.checkpoint import Checkpoint, CheckpointError
+from suture.weights.folder import read_json
+from suture.weights.tokenizer_gguf import frame_text
+from suture.weights.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+def read_folder_vocabulary(checkpoint: Checkpoint) -> Vocabulary | None:
+    """The vocabulary of a transformers folder, or None where the folder has no `tokenizer.json`.
+
+    Which ids end a text is taken from `generation_config.json`, else from `config.json`, else from the tokenizer's
+    own end token: the order in which transformers looks.
+
+    Raises:
+        CheckpointError: `tokenizer.json` or a file beside it cannot be read.
+    """
+    folder = checkpoint.path
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    settings = _optional(folder / "tokenizer_config.json")
+    generation = _optional(folder / "generation_config.json")
+    tokenizer = _tokenizer(path)
+    special_tokens = _special_tokens(_optional(folder / "special_tokens_map.json")) | _special_tokens(settings)
+    ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
+    stated = [generation, checkpoint.metadata]
+    bos_id = _first(ids.get("bos_token"), *(_ids(source, "bos_token_id") for source in stated))
+    ends = _first(*(_ids(source, "eos_token_id") for source in stated), ids.get("eos_token"))
+    pad_id = _first(*(_ids(source, "pad_token_id") for source in stated), ids.get("pad_token"))
+    _apply_frame(tokenizer, settings, special_tokens)
+    framed = tokenizer.encode("a").ids
+    return Vocabulary(
+        tokenizer=tokenizer,
+        chat_template=_chat_template(folder, settings),
+        bos_id=bos_id[0] if bos_id else None,
+        eos_ids=tuple(ends),
+        pad_id=pad_id[0] if pad_id else None,
+        add_bos=bool(bos_id) and framed[:1] == bos_id[:1] and tokenizer.encode("a", add_special_tokens=False).ids != framed,
+        special_tokens=special_tokens,
+        settings=settings,
+        generation=generation,
+    )
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain exceptions
+        raise CheckpointError(f"{path} cannot be read as a tokenizer: {error}. Download it again.") from error
+
+
+def _optional(path: Path) -> dict[str, object]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in NAMED:
+        value = settings.get(name)
+        if isinstance(value, dict):
+            value = cast("dict[str, object]", value).get("content")
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _ids(source: Mapping[str, object], name: str) -> list[int]:
+    value = source.get(name)
+    values = cast("list[object]", value) if isinstance(value, list) else [value]
+    return [token for token in values if isinstance(token, int)]
+
+
+def _first(*choices: list[int] | int | None) -> list[int]:
+    for choice in choices:
+        if isinstance(choice, int):
+            return [choice]
+        if choice:
+            return choice
+    return []
+
+
+def _apply_frame(tokenizer: Tokenizer, settings: Mapping[str, object], special_tokens: Mapping[str, str]) -> None:
+    """Let `add_bos_token` and `add_eos_token`, where they are written down, win over `tokenizer.json`."""
+    from tokenizers import processors
+
+    if "add_bos_token" not in settings and "add_eos_token" not in settings:
+        return
+    first = special_tokens.get("bos_token") if settings.get("add_bos_token") else None
+    last = special_tokens.get("eos_token") if settings.get("add_eos_token") else None
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
+    frame_text(tokenizer, first, last)
+
+
+def _chat_template(folder: Path, settings: Mapping[str, object]) -> str | None:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several templates by name
+        named = {str(entry.get("name")): entry.get("template") for entry in cast("list[dict[str, object]]", template)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
