@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from suture.layers.context import Context, Entries
+from suture.layers.context import Context, Entries, Read
 from suture.layers.inputs import Inputs, inputs_of, known_reads
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _scoped(module: Composite, entries: Mapping[str, Any], inputs: Inputs) -> di
             trouble = f"it is read in several scopes, {', '.join(scopes)}; say which with context={{scope: {{...}}}}"
             raise TypeError(
                 f"Cannot pass {key!r} to {type(module).__name__} by keyword: "
-                f"{trouble if scopes else f'nothing in it reads that. {_what_is_read(inputs)}'}"
+                f"{trouble if scopes else f'nothing in it reads that. {_what_is_read(inputs.all_reads)}'}"
             )
         scoped.setdefault(scopes[0], {})[key] = value
     return scoped
@@ -180,7 +180,7 @@ def _refuse_unread(module: Composite, entries: Entries, inputs: Inputs) -> None:
                     f"context on. Open a block instead: with model.context({scope}={{{key!r}: ...}}): model(x)"
                 )
             raise ValueError(
-                f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {_what_is_read(inputs)}"
+                f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {_what_is_read(inputs.all_reads)}"
             )
 
 
@@ -192,10 +192,9 @@ def _refuse_unread_anywhere(module: nn.Module, entries: Entries) -> None:
         for key in keys:
             if f"{scope}.{key}" not in reads:
                 raise ValueError(
-                    f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. "
-                    f"{_what_is_read(Inputs(all_reads=reads))}"
+                    f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {_what_is_read(reads)}"
                 )
 
 
-def _what_is_read(inputs: Inputs) -> str:
-    return f"It reads: {', '.join(sorted(inputs.all_reads)) or 'nothing'}."
+def _what_is_read(reads: Mapping[str, Read]) -> str:
+    return f"It reads: {', '.join(sorted(reads)) or 'nothing'}."

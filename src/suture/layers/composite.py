@@ -24,6 +24,8 @@ from suture.layers.recording import may_borrow
 # Layers inside a tree are called through torch's own call, past the override that serves the outermost one.
 call_module: Any = nn.Module.__call__
 
+_COPYING = "the composite that is being copied"
+
 
 class Composite(Navigation, nn.Module):
     """A layer made of layers. Use one of its kinds: `Chain`, `Stack`, `Parallel`, `Sum`, `Residual`, ...
@@ -167,13 +169,18 @@ class Composite(Navigation, nn.Module):
                 node.shares_leaves = True
         return copied
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        if self.node.parent is not None and id(self.node.parent) not in memo:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        outermost = _COPYING not in memo
+        if outermost:
+            # What stands around a part is not copied with it.
             inside = {id(module) for module in self.modules()}
-            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside})
+            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside | memo.keys()})
+            memo[_COPYING] = self
         copied = cast("Self", type(self).__new__(type(self)))
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__dict__, memo))
+        if outermost:
+            copied._claim_strays()
         return copied
 
     def _root(self) -> Composite:
@@ -181,6 +188,14 @@ class Composite(Navigation, nn.Module):
         while (parent := root.node.parent) is not None:
             root = parent
         return root
+
+    def _claim_strays(self) -> None:
+        """Owns the layers that are wired in this copy and were owned outside of what was copied."""
+        for place in list(self.places()):
+            node, slot = place.parent.node, place.slot
+            if slot.home is None and node.children.get(slot.name) is not slot.layer:
+                slot.fill(place.layer, node.unused(slot.name), None)
+                node.own(slot.name, place.layer)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

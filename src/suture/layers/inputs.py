@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -15,16 +14,18 @@ if TYPE_CHECKING:
     from suture.layers.composite import Composite
 
 
-@dataclass
 class Inputs:
-    """What a tree reads from its context."""
+    """What a tree reads from its context.
 
-    reads: tuple[Read, ...] = ()
-    """What comes from outside: it is read before anything in the tree has written it."""
-    all_reads: dict[str, Read] = field(default_factory=dict[str, Read])
-    written: set[str] = field(default_factory=set[str])
-    initial: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """What every call begins with."""
+    `reads` come from outside: they are read before anything in the tree has written them. `initial` is what every call
+    begins with. Compiled code goes through this too, so it is written in what can be traced.
+    """
+
+    def __init__(self) -> None:
+        self.reads: tuple[Read, ...] = ()
+        self.all_reads: dict[str, Read] = {}
+        self.written: dict[str, None] = {}
+        self.initial: dict[str, dict[str, Any]] = {}
 
     def scopes_of(self, key: str) -> list[str]:
         return sorted({read.scope for read in self.all_reads.values() if read.key == key})
@@ -44,10 +45,12 @@ def inputs_of(root: Composite) -> Inputs:
 
 def _collect(layer: nn.Module, found: Inputs, outside: dict[str, Read]) -> None:
     declared: dict[str, Any] = dict(getattr(layer, "reads", {}))
-    for read in (source for each in declared.values() for source in sources(as_read(each))):
-        for known, counts in ((found.all_reads, True), (outside, read.identity not in found.written)):
-            if counts and (read.identity not in known or read.required):
-                known[read.identity] = read
+    for each in declared.values():
+        for read in sources(as_read(each)):
+            if read.identity not in found.all_reads or read.required:
+                found.all_reads[read.identity] = read
+            if read.identity not in found.written and (read.identity not in outside or read.required):
+                outside[read.identity] = read
     node = node_of(layer)
     composite = node.module() if node is not None else None
     if node is None or composite is None:
@@ -58,7 +61,8 @@ def _collect(layer: nn.Module, found: Inputs, outside: dict[str, Read]) -> None:
     for slot in node.filled():
         if slot.layer is not None:
             _collect(slot.layer, found, outside)
-    found.written |= {f"{scope}.{key}" for scope, key in composite.writes}
+    for scope, key in composite.writes:
+        found.written[f"{scope}.{key}"] = None
 
 
 def known_reads(module: nn.Module) -> Iterator[Read]:

@@ -189,6 +189,12 @@ def recording(author: object = None, cancels: list[Swap] | None = None) -> Itera
         outer.inverses += record.inverses
 
 
+def on_rollback(inverse: Callable[[], None]) -> None:
+    """Has `inverse` run should the edits that are being recorded be taken back."""
+    if _open.recordings:
+        _open.recordings[-1].inverses.append(inverse)
+
+
 @contextmanager
 def borrowing() -> Iterator[None]:
     """Allows a composite that has a parent to be put in a new composite, on the way into an edit."""

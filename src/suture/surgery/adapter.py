@@ -1,0 +1,161 @@
+"""Adapters: changes of a model made from outside, which go in and out again as one thing.
+
+An adapter says only the way in. Every edit made during `inject` is recorded, and `eject` undoes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+from torch import nn
+
+from suture.layers.composite import Composite
+from suture.layers.edit import Swap, undo_swaps
+from suture.layers.recording import EditError, borrowing, on_rollback, recording
+
+T = TypeVar("T", bound=nn.Module)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Adapter(Generic[T]):
+    """A layer that takes the place of another, its target, and can give it back.
+
+    Derive from it beside the class of the layer, and build the layer around the target in `setup_adapter`. Override
+    `inject` for edits inside the target; a hand-written `eject` may put things back itself and then call
+    `super().eject()`, which undoes what is left.
+
+    Example:
+        >>> from suture import layers as sl
+        >>> class Doubled(sl.Sum, Adapter[sl.Linear]):
+        ...     def __init__(self, target: sl.Linear) -> None:
+        ...         with self.setup_adapter(target):
+        ...             super().__init__(target, target)
+        >>> model = sl.Chain(sl.Linear(2, 2), sl.ReLU())
+        >>> adapter = Doubled(model[0]).inject(model)
+        >>> type(model[0]).__name__
+        'Doubled'
+        >>> adapter.eject()
+        >>> type(model[0]).__name__
+        'Linear'
+    """
+
+    if TYPE_CHECKING:
+        # What `setup_adapter` leaves: the target, and the edits that put the adapter in.
+        _adapted: tuple[T]
+        _injected: list[Swap] | None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        # An author's inject and eject may be written anywhere in a hierarchy, and each may call the one above; the
+        # outermost call is the one that records.
+        for name, around in (("inject", Adapter.injecting), ("eject", Adapter.ejecting)):
+            if name in cls.__dict__:
+                setattr(cls, name, _within(around, cls.__dict__[name]))
+
+    @property
+    def target(self) -> T:
+        """The layer that is adapted. Raises `EditError` before `setup_adapter`."""
+        if "_adapted" not in self.__dict__:
+            raise EditError(f"{type(self).__name__} has no target yet. Build it in: with self.setup_adapter(target): ...")
+        return self._adapted[0]
+
+    @property
+    def is_injected(self) -> bool:
+        return self.__dict__.get("_injected") is not None
+
+    @contextmanager
+    def setup_adapter(self, target: T) -> Iterator[None]:
+        """Names the target; a layer built inside may hold it although it stands in its model."""
+        if not isinstance(target, nn.Module):
+            raise TypeError(f"{type(self).__name__} adapts a module. Received: {target!r:.80}.")
+        # In a tuple and past torch's own attribute rules, since the target is not a child by being the target.
+        self.__dict__["_adapted"] = (target,)
+        self.__dict__["_injected"] = None
+        with borrowing():
+            yield
+
+    def inject(self, parent: Composite | None = None) -> Self:
+        """Puts the adapter where its target stands.
+
+        `parent`, the composite that calls the target, is needed for a leaf, which does not know where it stands. A
+        target that stands nowhere stays the adapter's own.
+
+        Raises:
+            EditError: it is injected already, or the target is not where it was said to be.
+        """
+        with self.injecting():
+            layer, target = cast("nn.Module", self), self.target
+            if parent is None and isinstance(target, Composite):
+                parent = target.parent
+            if parent is not None:
+                parent.replace(target, layer)
+            elif not isinstance(target, Composite):
+                raise EditError(
+                    f"{type(self).__name__} was not told where its target, a {type(target).__name__}, stands. "
+                    f"Say it with inject(parent), or use select(model, ...).adapt(...)."
+                )
+        return self
+
+    def eject(self) -> None:
+        """Undoes every edit of `inject`, whole or not at all.
+
+        Raises:
+            EditError: it is not injected, or another edit is in the way, which is named.
+        """
+        with self.ejecting():
+            undo_swaps(self._injected or [])
+
+    @contextmanager
+    def injecting(self) -> Iterator[None]:
+        """Records the edits inside as those of this adapter; nested in itself it does nothing."""
+        if self.__dict__.get("_busy"):
+            yield
+            return
+        name = type(self).__name__
+        if self.is_injected:
+            raise EditError(f"{name} is injected already. Eject it first; another place needs another {name}.")
+        _ = self.target
+        with recording(author=self) as record, self._working(), borrowing():
+            yield
+            self._set_injected(list(record.swaps))
+
+    @contextmanager
+    def ejecting(self) -> Iterator[None]:
+        """An edit inside that takes back one of `inject` undoes that one; nested in itself it does nothing."""
+        if self.__dict__.get("_busy"):
+            yield
+            return
+        if not self.is_injected:
+            raise EditError(f"{type(self).__name__} is not injected, so it cannot be ejected.")
+        with recording(author=self, cancels=self._injected), self._working(), borrowing():
+            yield
+            undo_swaps(self._injected or [])
+            self._set_injected(None)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self.__dict__["_busy"] = True
+        try:
+            yield
+        finally:
+            del self.__dict__["_busy"]
+
+    def _set_injected(self, swaps: list[Swap] | None) -> None:
+        before = self._injected
+        self.__dict__["_injected"] = swaps
+        on_rollback(lambda: self.__dict__.update(_injected=before))
+
+
+def _within(
+    around: Callable[[Any], Any], method: Callable[Concatenate[Any, P], R]
+) -> Callable[Concatenate[Any, P], R]:
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        with around(self):
+            return method(self, *args, **kwargs)
+
+    return wrapped
