@@ -1,0 +1,108 @@
+"""All places of a tree at one moment: what a selection chooses from, and by what it follows layers through edits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from suture.layers.composite import Composite
+from suture.layers.node import Slot
+
+
+class SelectionError(LookupError):
+    """Nothing was selected, not as many layers as was said, or a layer that is no longer there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A place in a tree: the path and the layer there, and the composite that calls it."""
+
+    path: str
+    layer: Any
+    """An `nn.Module`; typed so that a predicate may read attributes of the class that it expects."""
+    parent: Composite
+    slot: Slot
+    span: range
+    """This place and all below it, numbered over the whole tree in the order of the calls."""
+
+    def holds(self, other: Match) -> bool:
+        """Whether the other place is inside this one."""
+        return self.span.start < other.span.start < self.span.stop
+
+    def inside(self, path: str) -> str:
+        """A path seen from this place; from around it, where the layer is owned beside this one."""
+        around = self.path
+        while around and not path.startswith(f"{around}."):
+            around = around.rpartition(".")[0]
+        return path[len(around) + 1 :] if around else path
+
+    def __repr__(self) -> str:
+        return f"Match({self.path!r}, {type(self.layer).__name__})"
+
+
+class Survey:
+    """The places of a tree, as they were at one version of its structure."""
+
+    def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, Composite):
+            raise TypeError(
+                f"select() takes a tree made of suture layers, such as a Chain or a CausalLM. "
+                f"Received: {type(model).__name__}. Put it in one first: sl.Chain(model)."
+            )
+        self.model = model
+        self.name = type(model).__name__
+        self.version = model.structure_version
+        self.matches = list(_matches(model))
+        self._at_path: dict[str, list[Match]] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        return self.version == self.model.structure_version
+
+    def below(self, match: Match) -> list[Match]:
+        """The places inside a match of this survey."""
+        return self.matches[match.span.start + 1 : match.span.stop]
+
+    def at_path(self, path: str) -> list[Match]:
+        """The places of the layer owned at `path`: several for a leaf that is shared."""
+        if self._at_path is None:
+            self._at_path = defaultdict(list)
+            for match in self.matches:
+                self._at_path[match.path].append(match)
+        return self._at_path.get(path, [])
+
+    def follow(self, match: Match, earlier: Survey) -> Match:
+        """The place to which edits have brought a match of an earlier survey.
+
+        Raises:
+            SelectionError: its layer was taken out.
+        """
+        if earlier is self:
+            return match
+        places = [place for place in self.at_path(match.path) if place.layer is match.layer]
+        before = earlier.at_path(match.path)
+        for place in places:
+            # A slot stays when edits happen around it. A layer that was wrapped has moved to another: where it stood at
+            # one place only, that is the place where it is now.
+            if place.slot is match.slot or len(places) == len(before) == 1:
+                return place
+        raise SelectionError(
+            f"{match.path!r} ({type(match.layer).__name__}) was taken out of {self.name} since it was selected. "
+            f"Select again."
+        )
+
+
+def _matches(model: Composite) -> Iterator[Match]:
+    places = list(model.places())
+    ends = [len(places)] * len(places)
+    around: list[int] = []
+    for number, place in enumerate(places):
+        while around and places[around[-1]].depth >= place.depth:
+            ends[around.pop()] = number
+        around.append(number)
+    for number, (place, end) in enumerate(zip(places, ends, strict=True)):
+        yield Match(place.path, place.layer, place.parent, place.slot, range(number, end))
