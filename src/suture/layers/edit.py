@@ -201,9 +201,9 @@ def _find_holes(change: Swap, record: Recording) -> None:
         if id(slot.layer) in parts:
             change.holes.append(Hole(composite, slot, parts[id(slot.layer)]))
         elif inner is not None and inner.parent is not composite:
-            record.borrowed.append((composite, slot))
+            record.borrowed.append((composite, slot, inner.parent))
     if node.parent is not None:
-        record.borrowed.append((change.composite, change.slot))
+        record.borrowed.append((change.composite, change.slot, node.parent))
 
 
 def _rewire(change: Swap, record: Recording, name: str | None) -> None:

@@ -29,7 +29,7 @@ class Recording:
         self.cancels = cancels
         self.swaps: list[Swap] = []
         self.inverses: list[Callable[[], None]] = []
-        self.borrowed: list[tuple[Composite, Slot]] = []
+        self.borrowed: list[tuple[Composite, Slot, Composite | None]] = []
 
     def do(self, action: Callable[[], None], inverse: Callable[[], None]) -> None:
         action()
@@ -142,16 +142,21 @@ class Recording:
 
         Raises `EditError` for one that has not.
         """
-        for composite, slot in self.borrowed:
+        for composite, slot, former in self.borrowed:
             node = node_of(slot.layer)
-            if node is None or node.parent is composite:
+            if node is None:
                 continue
-            if node.parent is not None and any(other.layer is slot.layer for other in node.parent.node.filled()):
+            if former is not None and _calls_elsewhere(former, slot):
                 raise EditError(
-                    f"{type(slot.layer).__name__} is wired at {node.path!r} already, and a composite has one parent. "
-                    f"Put in a copy that shares its layers: layer.structural_copy()."
+                    f"{type(slot.layer).__name__} is wired in {type(former).__name__} {former.node.path!r} already, and "
+                    f"a composite has one parent. Put in a copy that shares its layers: layer.structural_copy()."
                 )
-            self.fill(composite, slot, slot.layer, slot.name, slot.home)
+            if node.parent is not composite:
+                self.fill(composite, slot, slot.layer, slot.name, slot.home)
+
+
+def _calls_elsewhere(composite: Composite, slot: Slot) -> bool:
+    return any(other.layer is slot.layer and other is not slot for other in composite.node.filled())
 
 
 class _Open(threading.local):
