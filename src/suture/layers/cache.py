@@ -150,6 +150,12 @@ class Cache:
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"The cache holds {self.length} tokens: it cannot go back to {length}.")
+        stuck = [type(layer).__name__ for layer, slot in self._slots if not slot.can_rewind(length)]
+        if stuck:
+            raise ValueError(
+                f"The cache cannot go back from {self.length} to {length} tokens: {stuck[0]} does not keep the state "
+                f"that it had there. Make a copy of the cache at that length, or go back to 0."
+            )
         for _, slot in self._slots:
             slot.rewind(length)
         self._tokens, self._staged = self._tokens.first(length), None
@@ -212,5 +218,10 @@ class KVCache(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if cache is None:
             return query, key, value
+        if key.shape[-2] != cache.new_tokens:
+            raise ValueError(
+                f"KVCache received keys of shape {tuple(key.shape)} in a call of {cache.new_tokens} new tokens. A "
+                f"cache is for attention of the tokens to themselves: (batch, heads, {cache.new_tokens}, head_dim)."
+            )
         keys, values = cache.slot(self, KeyValueSlot).extend(key, value)
         return query, keys, values

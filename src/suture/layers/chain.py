@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from suture.layers.composite import Composite, call_module
+from suture.layers.composite import Composite
 from suture.layers.context import Context
 from suture.layers.location import describe, locate
 
@@ -34,14 +34,14 @@ class Chain(Composite):
         try:
             for slot in self.node.slots:
                 if slot.plain:
-                    result = call_module(slot.layer, *args)
+                    result = slot.call(*args)
                 elif slot.layer is None:
                     continue
                 elif slot.reads is None:
-                    result = call_module(slot.layer, *args, context=context)
+                    result = slot.call(*args, context=context)
                 else:
                     values = {name: context.read(read) for name, read in slot.reads}
-                    result = call_module(slot.layer, *args, **values)
+                    result = slot.call(*args, **values)
                 args = result if isinstance(result, tuple) else (result,)
         except Exception as error:
             if slot is not None:
@@ -78,7 +78,7 @@ class Parallel(Composite):
     """
 
     def forward(self, *args: Any, context: Context | None = None) -> tuple[Any, ...]:
-        return tuple(self.branches(args, context))
+        return tuple(self.run_branches(args, context))
 
 
 class Distribute(Composite):
@@ -109,7 +109,7 @@ class Sum(Composite):
     """
 
     def forward(self, *args: Any, context: Context | None = None) -> Any:
-        return combine(self, operator.add, self.branches(args, context))
+        return combine(self, operator.add, self.run_branches(args, context))
 
 
 class Product(Composite):
@@ -120,7 +120,7 @@ class Product(Composite):
     """
 
     def forward(self, *args: Any, context: Context | None = None) -> Any:
-        return combine(self, operator.mul, self.branches(args, context))
+        return combine(self, operator.mul, self.run_branches(args, context))
 
 
 class Residual(Chain):
@@ -148,7 +148,7 @@ class Concatenate(Composite):
         self.dim = dim
 
     def forward(self, *args: Any, context: Context | None = None) -> Tensor:
-        return torch.cat(self.branches(args, context), dim=self.dim)
+        return torch.cat(self.run_branches(args, context), dim=self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

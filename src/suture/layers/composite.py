@@ -7,7 +7,7 @@ composite. Leaves receive what they declare to read from it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self, cast
 
@@ -20,9 +20,6 @@ from suture.layers.location import locate
 from suture.layers.navigation import Navigation
 from suture.layers.node import Node, Slot, check_name, node_of
 from suture.layers.recording import may_borrow
-
-# Layers inside a tree are called through torch's own call, past the override that serves the outermost one.
-call_module: Any = nn.Module.__call__
 
 _COPYING = "the composite that is being copied"
 
@@ -95,15 +92,15 @@ class Composite(Navigation, nn.Module):
         """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
         try:
             if slot.plain:
-                return call_module(slot.layer, *args)
+                return slot.call(*args)
             if slot.reads is None:
-                return call_module(slot.layer, *args, context=context)
-            return call_module(slot.layer, *args, **{name: context.read(read) for name, read in slot.reads})
+                return slot.call(*args, context=context)
+            return slot.call(*args, **{name: context.read(read) for name, read in slot.reads})
         except Exception as error:
             locate(error, self, slot, args)
             raise
 
-    def branches(self, args: tuple[Any, ...], context: Context | None) -> list[Any]:
+    def run_branches(self, args: tuple[Any, ...], context: Context | None) -> list[Any]:
         """The results of all children, each called with `args`."""
         context = Context() if context is None else context
         return [self.call_slot(slot, args, context) for slot in self.node.slots if slot.layer is not None]
@@ -161,8 +158,9 @@ class Composite(Navigation, nn.Module):
         >>> block.structural_copy()[0] is block[0]
         True
         """
-        leaves = {id(leaf): leaf for leaf in self.modules() if node_of(leaf) is None}
-        tensors = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        inside = list(self._inside())
+        leaves = {id(leaf): leaf for leaf in inside if node_of(leaf) is None}
+        tensors = {id(each): each for module in inside for each in (*module.parameters(), *module.buffers())}
         copied = self.__deepcopy__({**leaves, **tensors})
         for module in copied.modules():
             if (node := node_of(module)) is not None:
@@ -173,8 +171,8 @@ class Composite(Navigation, nn.Module):
         outermost = _COPYING not in memo
         if outermost:
             # What stands around a part is not copied with it.
-            inside = {id(module) for module in self.modules()}
-            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside | memo.keys()})
+            inside = {id(module) for module in self._inside()} | memo.keys()
+            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside})
             memo[_COPYING] = self
         copied = cast("Self", type(self).__new__(type(self)))
         memo[id(self)] = copied
@@ -182,6 +180,12 @@ class Composite(Navigation, nn.Module):
         if outermost:
             copied._claim_strays()
         return copied
+
+    def _inside(self) -> Iterator[nn.Module]:
+        """What is owned or wired in this tree, homes that are not called included."""
+        yield from self.modules()
+        for place in self.places():
+            yield from place.layer.modules()
 
     def _root(self) -> Composite:
         root = self

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -26,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
 class Slot:
     """One place in a wiring. It keeps its position while empty, so that what was taken out can return."""
 
-    __slots__ = ("changes", "home", "layer", "name", "plain", "reads")
+    __slots__ = ("call", "changes", "home", "layer", "name", "plain", "reads")
 
     layer: nn.Module | None
     reads: tuple[tuple[str, Read | Derived], ...] | None
@@ -41,9 +42,13 @@ class Slot:
     def fill(self, layer: nn.Module | None, name: str, home: Composite | None) -> None:
         """Puts `layer`, owned as `name` by `home` (None: by the composite of this slot), in this place."""
         self.layer, self.name, self.home = layer, name, home
+        self.call: Any = None
         if layer is None or node_of(layer) is not None:
+            # A composite inside a tree is called past the override that serves the outermost one.
             self.reads, self.plain = None, False
+            self.call = None if layer is None else MethodType(nn.Module.__call__, layer)
         else:
+            self.call = layer.__call__
             declared: dict[str, Any] = getattr(layer, "reads", {})
             self.reads = tuple((keyword, as_read(read)) for keyword, read in declared.items())
             self.plain = not self.reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from suture.layers.node import Slot, node_of
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
 
+_NEAR = 64
+"""How many modules are looked at on each level for a parameter that tells the dtype and device of a place."""
+
 
 @dataclass(frozen=True)
 class Placing:
@@ -24,11 +28,12 @@ class Placing:
 
 def place_of(composite: Composite, slot: Slot) -> Placing:
     """What the layer in this slot has, else its siblings, else the layers around."""
-    around: Composite | None = composite
+    around: nn.Module | None = composite
     reference = _first_floating(slot.layer) if slot.layer is not None else None
     while reference is None and around is not None:
         reference = _first_floating(around)
-        around = around.node.parent
+        node = node_of(around)
+        around = node.parent if node is not None else None
     if reference is None:
         return Placing(None, None, composite.training)
     return Placing(reference.dtype, reference.device, composite.training)
@@ -61,4 +66,7 @@ def _new_parts(layer: nn.Module, kept: set[int]) -> Iterator[nn.Module]:
 
 
 def _first_floating(layer: nn.Module) -> Tensor | None:
-    return next((tensor for tensor in layer.parameters() if tensor.is_floating_point()), None)
+    """A parameter near by: the search is bounded, so that an edit does not cost the size of the model."""
+    near = itertools.islice(layer.modules(), _NEAR)
+    tensors = (tensor for module in near for tensor in module.parameters(recurse=False))
+    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)

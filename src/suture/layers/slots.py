@@ -35,8 +35,12 @@ class Slot(ABC):
         """Drops what was staged by a call that raised."""
 
     @abstractmethod
+    def can_rewind(self, length: int) -> bool:
+        """Whether the state after the first `length` tokens is still known."""
+
+    @abstractmethod
     def rewind(self, length: int) -> None:
-        """Goes back to the state after `length` tokens. Raises `ValueError` where that is not possible."""
+        """Goes back to the state after the first `length` tokens, where `can_rewind`."""
 
     @abstractmethod
     def select_rows(self, rows: Tensor) -> None:
@@ -78,15 +82,12 @@ class StateSlot(Slot):
     def discard(self) -> None:
         self._staged = None
 
+    def can_rewind(self, length: int) -> bool:
+        return length in (0, self.length)
+
     def rewind(self, length: int) -> None:
-        if length == 0:
-            self.state = None
-        elif length != self.length:
-            raise ValueError(
-                f"A cache with recurrent state cannot go back from {self.length} to {length} tokens: the state after "
-                f"{length} tokens is not kept. Keep a copy of the cache made at that length, or rewind to 0."
-            )
-        self.length = length
+        self.state = None if length == 0 else self.state
+        self._staged, self.length = None, length
 
     def select_rows(self, rows: Tensor) -> None:
         self.batch = rows.shape[0]
@@ -149,8 +150,11 @@ class KeyValueSlot(Slot):
     def discard(self) -> None:
         self._staged = None
 
+    def can_rewind(self, length: int) -> bool:
+        return length <= self.length
+
     def rewind(self, length: int) -> None:
-        self.length = length
+        self._staged, self.length = None, length
 
     def select_rows(self, rows: Tensor) -> None:
         self.batch = rows.shape[0]
