@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from suture import layers as sl
+from suture.layers import torch_layers
+
+
+@pytest.mark.parametrize("name", torch_layers.__all__)
+def test_each_is_a_subclass_of_torchs_layer_of_that_name(name: str) -> None:
+    ours: type[nn.Module] = getattr(sl, name)
+    assert issubclass(ours, getattr(nn, name))
+    assert ours.__name__ == name
+
+
+def test_numbers_and_keys_are_torchs() -> None:
+    ours, theirs = sl.Linear(3, 5), nn.Linear(3, 5)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3)
+    assert torch.equal(ours(x), theirs(x))
+
+
+def test_a_tree_selects_them_by_torchs_class() -> None:
+    model = sl.Chain(sl.Linear(2, 2), sl.ReLU(), nn.Linear(2, 2))
+    assert model.layers(nn.Linear) == [model[0], model[2]]
+    assert model.layers(sl.Linear) == [model[0]]
