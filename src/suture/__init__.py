@@ -1,11 +1,30 @@
 """Model surgery for PyTorch: read a network as a tree, cut it, stitch in something new, and use it as before."""
 
+from suture.adapters.control_vector import ControlVector
+from suture.generation.causal_lm import CausalLM
 from suture.layers.calls import open_block as context
 from suture.layers.context import Context
 from suture.layers.edit import Edit, editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
+from suture.surgery.group import AdapterGroup
+from suture.surgery.selection import Selection, select
+from suture.surgery.survey import SelectionError
 
 __version__ = "0.1.0"
 
-__all__ = ["Adapter", "Context", "Edit", "EditError", "__version__", "context", "editing"]
+__all__ = [
+    "Adapter",
+    "AdapterGroup",
+    "CausalLM",
+    "Context",
+    "ControlVector",
+    "Edit",
+    "EditError",
+    "Selection",
+    "SelectionError",
+    "__version__",
+    "context",
+    "editing",
+    "select",
+]

@@ -65,7 +65,9 @@ class Adapter(Generic[T]):
 
     @property
     def is_injected(self) -> bool:
-        return self.__dict__.get("_injected") is not None
+        """Whether its edits stand; undoing them by other means takes it out as well."""
+        swaps: list[Swap] | None = self.__dict__.get("_injected")
+        return swaps is not None and (not swaps or any(swap.live for swap in swaps))
 
     @contextmanager
     def setup_adapter(self, target: T) -> Iterator[None]:
