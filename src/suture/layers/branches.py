@@ -86,14 +86,15 @@ def _own_parameters(layer: nn.Module) -> dict[int, nn.Parameter]:
     return {id(parameter): parameter for parameter in layer.parameters(recurse=node_of(layer) is None)}
 
 
-def _find_same_weights(lineage: list[Branch], seen: dict[tuple[int, ...], Branch]) -> None:
+def _find_same_weights(lineage: list[Branch], seen: dict[tuple[int, ...], list[Branch]]) -> None:
     branch = lineage[-1]
     if branch.parameters:
-        first = seen.setdefault(tuple(branch.parameters), branch)
-        if first not in lineage:
-            branch.same_weights = first
-            branch.notes.append(f"tied to {_seen_from(lineage[:-1], first.path)}")
+        alike = seen.setdefault(tuple(branch.parameters), [])
+        branch.same_weights = next((other for other in alike if other not in lineage), None)
+        if branch.same_weights is not None:
+            branch.notes.append(f"tied to {_seen_from(lineage[:-1], branch.same_weights.path)}")
             return
+        alike.append(branch)
     for child in branch.children:
         _find_same_weights([*lineage, child], seen)
 

@@ -14,7 +14,7 @@ _SINGLE = re.compile(r"\((\d+),\)")
 
 
 def label(layer: nn.Module) -> str:
-    """The class of `layer` with what its `extra_repr` says, shortened; a flag that has its default is left out.
+    """The class of `layer` with what its `extra_repr` says, shortened; a flag or a choice at its default is left out.
 
     Example:
         >>> label(nn.Linear(64, 256)), label(nn.Linear(64, 256, bias=False))
@@ -26,7 +26,7 @@ def label(layer: nn.Module) -> str:
     text = " ".join(layer.extra_repr().split())
     if not text:
         return name
-    defaults = _flags(type(layer))
+    defaults = _defaults(type(layer))
     arguments = ", ".join(part for part in _BETWEEN_ARGUMENTS.split(text) if part not in defaults)
     arguments = _SINGLE.sub(r"\1", _FEATURES.sub(r"\1 → \2", arguments))
     return f"{name}({arguments})" if arguments else name
@@ -50,10 +50,10 @@ def amount(number: int) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _flags(kind: type[nn.Module]) -> frozenset[str]:
-    """The flags of a class at their defaults, as `extra_repr` writes them."""
+def _defaults(kind: type[nn.Module]) -> frozenset[str]:
+    """The flags and choices of a class at their defaults, as `extra_repr` writes them."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
         return frozenset()
-    return frozenset(f"{each.name}={each.default}" for each in parameters if isinstance(each.default, bool))
+    return frozenset(f"{each.name}={each.default!r}" for each in parameters if isinstance(each.default, bool | str))

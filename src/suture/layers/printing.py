@@ -19,7 +19,7 @@ from suture.layers.label import amount
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
 
-_MARK = "▸ "
+_MARK, _MARK_INSIDE = "▸ ", "▹ "
 _LINES_WORTH_HIDING = 2
 _NARROWEST = 40
 
@@ -31,7 +31,7 @@ class Line:
     text: str
     note: str = ""
     count: str = ""
-    marked: bool = False
+    mark: str = ""
 
 
 def tree(
@@ -48,9 +48,9 @@ def tree(
     Example:
         >>> from suture import layers as sl
         >>> print(tree(sl.Chain(up=sl.Linear(4, 8), down=sl.Linear(8, 4, bias=False))))
-        Chain                           72 float32 parameters
-        ├─ up: Linear(4 → 8)                               40
-        └─ down: Linear(8 → 4, bias=False)                 32
+        Chain            72 float32 parameters
+        ├─ up: Linear(4 → 8)                40
+        └─ down: Linear(8 → 4, bias=False)  32
     """
     root = branches(model)
     if marked is not None:
@@ -94,7 +94,7 @@ def excerpt(model: Composite, path: str, width: int | None = None) -> str:
         around.opened = True
     top = lineage[-3:][0]
     title = top.title if top is root else f"{top.path}: {top.title}"
-    lines = [replace(line, count="") for line in [Line(title, marked=top.marked), *_lines(top, "")]]
+    lines = [replace(line, count="") for line in [Line(title, mark=_mark(top)), *_lines(top, "")]]
     return _layout(lines, width, gutter=True)
 
 
@@ -164,8 +164,14 @@ def _line(run: list[Branch], prefix: str, like: str = "") -> Line:
     if like and branch.same_weights is None:
         notes.append(f"like {like}")
     title = branch.title if name == branch.title.partition("(")[0] else f"{name}: {branch.title}"
-    marked = branch.marked or (like != "" and any(each.marked for each in branch.below()))
-    return Line(prefix + title + _ellipsis(branch), f"  ({', '.join(notes)})" if notes else "", count, marked)
+    text, note = prefix + title + _ellipsis(branch), f"  ({', '.join(notes)})" if notes else ""
+    return Line(text, note, count, _mark(branch, children_shown=not like))
+
+
+def _mark(branch: Branch, children_shown: bool = True) -> str:
+    if branch.marked:
+        return _MARK
+    return _MARK_INSIDE if not children_shown and any(each.marked for each in branch.below()) else ""
 
 
 def _ellipsis(branch: Branch) -> str:
@@ -196,7 +202,7 @@ def _laid_out(line: Line, margin: int, edge: int) -> str:
     # A note says what cannot be seen otherwise, so the text before it is cut first.
     text = _cut(line.text, max(room - len(line.note), room // 2))
     text = _cut(text + line.note, room)
-    return (_MARK if line.marked else "").ljust(margin) + text + line.count.rjust(edge - len(text))
+    return line.mark.ljust(margin) + text + line.count.rjust(edge - len(text))
 
 
 def _room_for_count(line: Line) -> int:

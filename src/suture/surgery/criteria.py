@@ -22,7 +22,7 @@ Criteria = Criterion | Iterable[Criterion]
 
 
 @dataclass(frozen=True)
-class Test:
+class Condition:
     """One criterion, ready to be asked about a match and the path by which patterns know it."""
 
     name: str
@@ -43,35 +43,35 @@ def find(given: Iterable[Criteria], candidates: Sequence[tuple[Match, str]], whe
         TypeError: something is no criterion.
         ValueError: a pattern is malformed, or there is no criterion at all.
     """
-    tests = list(_tests(given))
-    if not tests:
+    conditions = list(_conditions(given))
+    if not conditions:
         raise ValueError("No criterion was given. Give patterns, types or predicates; '**' selects every layer.")
     found: dict[int, Match] = {}
-    for test in tests:
-        met = [match for match, path in candidates if test.selects(match, path)]
+    for condition in conditions:
+        met = [match for match, path in candidates if condition.selects(match, path)]
         if not met:
-            raise _nothing_selected(test, where, candidates)
+            raise _nothing_selected(condition, where, candidates)
         found.update((match.span.start, match) for match in met)
     return [found[number] for number in sorted(found)]
 
 
-def _tests(given: Iterable[object]) -> Iterator[Test]:
+def _conditions(given: Iterable[object]) -> Iterator[Condition]:
     for criterion in given:
         if isinstance(criterion, str | Pattern):
             pattern = criterion if isinstance(criterion, Pattern) else Pattern(criterion)
-            yield Test(f"The pattern {pattern.text!r}", pattern, _by_path(pattern))
+            yield Condition(f"The pattern {pattern.text!r}", pattern, _by_path(pattern))
         elif isinstance(criterion, type):
-            yield Test(f"The type {criterion.__name__}", criterion, _by_type(criterion))
+            yield Condition(f"The type {criterion.__name__}", criterion, _by_type(criterion))
         elif isinstance(criterion, nn.Module):
             raise TypeError(
                 f"A layer is no criterion. Received: a {type(criterion).__name__}. "
                 f"To select where it stands, give a predicate: lambda match: match.layer is layer."
             )
         elif isinstance(criterion, Iterable):
-            yield from _tests(cast("Iterable[object]", criterion))
+            yield from _conditions(cast("Iterable[object]", criterion))
         elif callable(criterion):
             name = getattr(criterion, "__name__", repr(criterion))
-            yield Test(f"The predicate {name}", criterion, _by_predicate(criterion))
+            yield Condition(f"The predicate {name}", criterion, _by_predicate(criterion))
         else:
             raise TypeError(
                 f"Layers are selected by patterns of paths (str), types, or predicates (functions of a match). "
@@ -94,14 +94,14 @@ def _by_predicate(predicate: Callable[[Match], object]) -> Callable[[Match, str]
 # When nothing is selected
 
 
-def _nothing_selected(test: Test, where: str, candidates: Sequence[tuple[Match, str]]) -> SelectionError:
+def _nothing_selected(condition: Condition, where: str, candidates: Sequence[tuple[Match, str]]) -> SelectionError:
     """The error for a criterion that selects none of the candidates, with what is near to it."""
     hint = ""
-    if candidates and isinstance(test.given, Pattern):
-        hint = _near_patterns(test.given.text, candidates)
-    elif candidates and isinstance(test.given, type):
-        hint = _near_types(test.given.__name__, [type(match.layer).__name__ for match, _ in candidates])
-    return SelectionError(f"{test.name} selects none of the {len(candidates)} layers in {where}. {hint}".rstrip())
+    if candidates and isinstance(condition.given, Pattern):
+        hint = _near_patterns(condition.given.text, candidates)
+    elif candidates and isinstance(condition.given, type):
+        hint = _near_types(condition.given.__name__, [type(match.layer).__name__ for match, _ in candidates])
+    return SelectionError(f"{condition.name} selects none of the {len(candidates)} layers in {where}. {hint}".rstrip())
 
 
 def _near_patterns(pattern: str, candidates: Sequence[tuple[Match, str]]) -> str:

@@ -16,6 +16,9 @@ from suture.surgery.adapter import Adapter
 from suture.surgery.criteria import Criteria, find
 from suture.surgery.survey import Match, SelectionError, Survey
 
+Make = Callable[[Any], nn.Module]
+"""A user's function that makes a layer for the one that stands at a place."""
+
 
 def select(model: nn.Module, *criteria: Criteria) -> Selection:
     """The layers of `model` that meet any of the criteria, in the order of the calls.
@@ -156,7 +159,11 @@ class Selection:
 
     # Editing
 
-    def replace(self, new: nn.Module | Callable[[Any], nn.Module]) -> Edit:
+    @overload
+    def replace(self, new: Make) -> Edit: ...
+    @overload
+    def replace(self, new: nn.Module) -> Edit: ...
+    def replace(self, new: nn.Module | Make) -> Edit:
         """Puts a new layer in the place of each match.
 
         Args:
@@ -190,12 +197,20 @@ class Selection:
 
         return self._edit(wrap)
 
-    def insert_before(self, new: nn.Module | Callable[[Any], nn.Module]) -> Edit:
+    @overload
+    def insert_before(self, new: Make) -> Edit: ...
+    @overload
+    def insert_before(self, new: nn.Module) -> Edit: ...
+    def insert_before(self, new: nn.Module | Make) -> Edit:
         """Puts a new layer before each match; `new` as in `replace`."""
         make = self._maker(new, "insert_before")
         return self._edit(lambda match: insert(match.parent, _position(match), make(match)))
 
-    def insert_after(self, new: nn.Module | Callable[[Any], nn.Module]) -> Edit:
+    @overload
+    def insert_after(self, new: Make) -> Edit: ...
+    @overload
+    def insert_after(self, new: nn.Module) -> Edit: ...
+    def insert_after(self, new: nn.Module | Make) -> Edit:
         """Puts a new layer after each match; `new` as in `replace`."""
         make = self._maker(new, "insert_after")
         return self._edit(lambda match: insert(match.parent, _position(match) + 1, make(match)))
@@ -225,7 +240,7 @@ class Selection:
                 change(match)
         return Edit(list(record.swaps))
 
-    def _maker(self, new: nn.Module | Callable[[Any], nn.Module], method: str) -> Callable[[Match], nn.Module]:
+    def _maker(self, new: nn.Module | Make, method: str) -> Callable[[Match], nn.Module]:
         """What makes the layer for each match. A layer is callable too, so what is a layer is asked first."""
         if isinstance(new, nn.Module):
             places = len(self._some().outermost())
