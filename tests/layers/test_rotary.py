@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama import modeling_llama
 
 from suture import layers as sl
+from suture.layers.cache import Cache
 from suture.layers.rotary import RotaryScaling, RotaryTables
 
 HEAD_DIM = 16
@@ -27,7 +29,7 @@ SCALINGS = [
 
 def transformers_tables(rope: dict[str, Any], base: float, positions: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     config = LlamaConfig(hidden_size=4 * HEAD_DIM, num_attention_heads=4, rope_parameters={"rope_theta": base, **rope})
-    return LlamaRotaryEmbedding(config)(x, positions)
+    return modeling_llama.LlamaRotaryEmbedding(config)(x, positions)
 
 
 @pytest.mark.parametrize("base", [10_000.0, 500_000.0])
@@ -47,10 +49,10 @@ def test_turning_equals_transformers(rope: dict[str, Any], scaling: RotaryScalin
     query, key = torch.randn(2, 4, 5, HEAD_DIM, dtype=dtype), torch.randn(2, 2, 5, HEAD_DIM, dtype=dtype)
     positions = torch.arange(5).expand(2, 5) + 7
     cosines, sines = transformers_tables(rope, 10_000.0, positions, query)
-    expected = apply_rotary_pos_emb(query, key, cosines, sines)
+    turn: Callable[..., tuple[Tensor, Tensor]] = modeling_llama.apply_rotary_pos_emb
     rotary = sl.Chain(sl.Rotary(HEAD_DIM, scaling=scaling))
     turned = rotary(query, key, context={"inputs": {"positions": positions}})
-    for ours, theirs in zip(turned, expected, strict=True):
+    for ours, theirs in zip(turned, turn(query, key, cosines, sines), strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6 if dtype == torch.float32 else 3e-2)
 
@@ -71,7 +73,7 @@ def test_without_positions_tokens_are_numbered_from_zero() -> None:
 
 def test_without_positions_tokens_are_numbered_on_from_the_cache() -> None:
     query = torch.randn(1, 2, 1, 8)
-    cache = sl.Cache(batch=1, length=8)
+    cache = Cache(batch=1, length=8)
     cache.start((1, 5))
     cache.finish()
     rotary = sl.Chain(sl.Rotary(8))

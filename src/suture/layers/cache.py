@@ -201,13 +201,16 @@ class KVCache(nn.Module):
     Raises:
         ValueError: With a cache, inputs that are not of the cache's batch, dtype or device.
 
-    >>> KVCache()(1, 2, 3)
-    (1, 2, 3)
+    >>> query, key, value = torch.zeros(1, 4, 3, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8)
+    >>> KVCache()(query, key, value)[1] is key
+    True
     """
 
     if TYPE_CHECKING:
 
-        def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+        def __call__(
+            self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None = None
+        ) -> tuple[Tensor, Tensor, Tensor]: ...
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,10 +221,11 @@ class KVCache(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if cache is None:
             return query, key, value
+        slot = cache.slot(self, KeyValueSlot)
         if key.shape[-2] != cache.new_tokens:
             raise ValueError(
                 f"KVCache received keys of shape {tuple(key.shape)} in a call of {cache.new_tokens} new tokens. A "
                 f"cache is for attention of the tokens to themselves: (batch, heads, {cache.new_tokens}, head_dim)."
             )
-        keys, values = cache.slot(self, KeyValueSlot).extend(key, value)
+        keys, values = slot.extend(key, value)
         return query, keys, values
