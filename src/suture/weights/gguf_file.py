@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from suture.weights.checkpoint import Checkpoint, CheckpointError, MissingFileError, StoredTensor
 
+if TYPE_CHECKING:
+    from gguf.gguf_reader import ReaderField
+
 MAGIC = b"GGUF"
-CHUNK = 1 << 18  # elements converted at once: 1 MB in fp32, which stays in the processor's cache
+CHUNK = 1 << 20  # elements converted at once: 4 MB in fp32
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -59,7 +63,7 @@ def _read_header(path: Path) -> tuple[dict[str, object], list[GGUFTensor]]:
         # The reader keeps several arrays for each entry of the vocabulary, so it is dropped as soon as the values are
         # plain Python, and the tensors are read from the file itself.
         reader = GGUFReader(path)
-        metadata: dict[str, object] = {name: field.contents() for name, field in reader.fields.items()}
+        metadata = {name: _value(field) for name, field in reader.fields.items()}
         little = reader.endianess == GGUFEndian.LITTLE
         tensors = [
             GGUFTensor(
@@ -86,6 +90,14 @@ def _read_header(path: Path) -> tuple[dict[str, object], list[GGUFTensor]]:
     for kind in {tensor.kind: tensor for tensor in tensors}.values():
         kind.refuse_unreadable()
     return metadata, tensors
+
+
+def _value(field: ReaderField) -> object:
+    from gguf import GGUFValueType
+
+    if field.types == [GGUFValueType.FLOAT32]:
+        return float(str(field.parts[-1][0]))  # 1e-05 as it was written, not the double nearest to its float32
+    return field.contents()
 
 
 @dataclass(frozen=True)

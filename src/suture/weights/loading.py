@@ -8,14 +8,43 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from suture.weights.checkpoint import Checkpoint, CheckpointError, StoredTensor
 from suture.weights.names import NameTable, Rule
+
+
+@contextmanager
+def without_values() -> Generator[None]:
+    """For a block: layers are made with the shapes of their tensors only, on the meta device.
+
+    Example:
+        >>> with without_values():
+        ...     layer = nn.Linear(2, 3)
+        >>> layer.weight
+        Parameter containing:
+        tensor(..., device='meta', size=(3, 2), requires_grad=True)
+    """
+    with torch.device("meta"), _NoInitialisation():
+        yield
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Leaves out the filling of tensors that have no values; torch would load its compiler for some of it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass
@@ -37,7 +66,7 @@ def load(
 ) -> None:
     """Give every parameter and buffer of `modules` its tensor from `checkpoint`.
 
-    The modules are made under `torch.device("meta")`, so nothing was allocated or initialised for them. Each
+    The modules are made in a `without_values` block, so nothing was allocated or initialised for them. Each
     floating-point tensor is read straight into its final place, in `dtype` on `device`. A parameter that several layers
     share stays shared.
 
@@ -57,7 +86,7 @@ def load(
         >>> from pathlib import Path
         >>> from safetensors.torch import save_file
         >>> from suture.weights.folder import open_folder
-        >>> with torch.device("meta"):
+        >>> with without_values():
         ...     head = nn.Linear(2, 3, bias=False)
         >>> with tempfile.TemporaryDirectory() as name:
         ...     _ = Path(name, "config.json").write_text(json.dumps({"model_type": "example"}))
@@ -153,25 +182,24 @@ def fold(names: Iterable[str]) -> str:
     """Names in one line, those that differ in one number only said once.
 
     Example:
-        >>> fold(["norm.weight", "layers.0.up.weight", "layers.1.up.weight", "layers.2.up.weight", "layers.7.up.weight"])
-        'norm.weight, layers.{0-2,7}.up.weight'
+        >>> fold(["norm.weight", "layers.0.up.bias", "layers.1.up.bias", "layers.2.up.bias", "layers.7.up.bias"])
+        'norm.weight, layers.{0-2,7}.up.bias'
     """
-    numbers: defaultdict[str, list[int | None]] = defaultdict(list)
+    numbers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for name in names:
         found = re.search(r"(?<=\.)\d+(?=\.)", name)
-        pattern = name[: found.start()] + "#" + name[found.end() :] if found else name
-        numbers[pattern].append(int(found.group()) if found else None)
-    return ", ".join(
-        pattern.replace("#", _ranges([n for n in found if n is not None])) for pattern, found in numbers.items()
-    )
+        pattern = (name[: found.start()], name[found.end() :]) if found else (name, "")
+        numbers[pattern].extend([int(found.group())] if found else [])
+    return ", ".join(before + _ranges(found) + after for (before, after), found in numbers.items())
 
 
 def _ranges(numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return "".join(map(str, numbers))
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    said = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return said if len(numbers) == 1 else f"{{{said}}}"
+    return "{" + ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "}"

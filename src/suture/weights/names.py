@@ -1,9 +1,9 @@
 """The two-way table between the names of a checkpoint and the keys of a tree.
 
-A rule pairs a layer of the checkpoint with a layer of the tree; `#` stands for a number, the same on both sides, and the
-names of the parameters in the layer (`weight`, `bias`) are the same on both sides too. What differs in the numbers is
-said once, by a *layout*: a function that views the tree's tensor with its elements in the checkpoint's order. Loading
-copies the file into that view; saving copies the view into the file. A transposed weight is `Tensor.t`; a row
+A rule pairs a layer of the checkpoint with a layer of the tree; `#` stands for a number, the same on both sides, and
+the names of the parameters in the layer (`weight`, `bias`) are the same on both sides too. What differs in the numbers
+is said once, by a *layout*: a function that views the tree's tensor with its elements in the checkpoint's order.
+Loading copies the file into that view; saving copies the view into the file. A transposed weight is `Tensor.t`; a row
 permutation is a reshape and a transpose.
 """
 

@@ -90,8 +90,10 @@ def open_checkpoint(source: str | PathLike[str]) -> Checkpoint:
         CheckpointError: What is found cannot be read.
 
     Example:
-        >>> open_checkpoint("smollm2").format
-        'gguf'
+        >>> open_checkpoint("./somewhere.gguf")
+        Traceback (most recent call last):
+            ...
+        suture.weights.checkpoint.MissingFileError: There is no model './somewhere.gguf': ...
     """
     path = resolve(source)
     return open_folder(path) if path.is_dir() else open_gguf(path)
@@ -112,7 +114,7 @@ def _checked_file(path: Path) -> Path:
 
 
 def _downloaded(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))

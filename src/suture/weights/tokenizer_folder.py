@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from suture.weights.checkpoint import Checkpoint, CheckpointError
 from suture.weights.folder import read_json
 from suture.weights.tokenizer_gguf import frame_text
-from suture.weights.vocabulary import Vocabulary
+from suture.weights.vocabulary import SpecialIds, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -20,9 +20,6 @@ NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 def read_folder_vocabulary(checkpoint: Checkpoint) -> Vocabulary | None:
     """The vocabulary of a transformers folder, or None where the folder has no `tokenizer.json`.
 
-    Which ids end a text is taken from `generation_config.json`, else from `config.json`, else from the tokenizer's
-    own end token: the order in which transformers looks.
-
     Raises:
         CheckpointError: `tokenizer.json` or a file beside it cannot be read.
     """
@@ -31,27 +28,40 @@ def read_folder_vocabulary(checkpoint: Checkpoint) -> Vocabulary | None:
     if not path.is_file():
         return None
     settings = _optional(folder / "tokenizer_config.json")
-    generation = _optional(folder / "generation_config.json")
     tokenizer = _tokenizer(path)
     special_tokens = _special_tokens(_optional(folder / "special_tokens_map.json")) | _special_tokens(settings)
-    ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
-    stated = [generation, checkpoint.metadata]
-    bos_id = _first(ids.get("bos_token"), *(_ids(source, "bos_token_id") for source in stated))
-    ends = _first(*(_ids(source, "eos_token_id") for source in stated), ids.get("eos_token"))
-    pad_id = _first(*(_ids(source, "pad_token_id") for source in stated), ids.get("pad_token"))
     _apply_frame(tokenizer, settings, special_tokens)
-    framed = tokenizer.encode("a").ids
+    ids = read_folder_special_ids(checkpoint, {n: tokenizer.token_to_id(token) for n, token in special_tokens.items()})
+    framed, bare = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
     return Vocabulary(
         tokenizer=tokenizer,
         chat_template=_chat_template(folder, settings),
-        bos_id=bos_id[0] if bos_id else None,
-        eos_ids=tuple(ends),
-        pad_id=pad_id[0] if pad_id else None,
-        add_bos=bool(bos_id) and framed[:1] == bos_id[:1] and tokenizer.encode("a", add_special_tokens=False).ids != framed,
+        bos_id=ids.bos_id,
+        eos_ids=ids.eos_ids,
+        pad_id=ids.pad_id,
+        add_bos=framed != bare and framed[:1] == [ids.bos_id],
         special_tokens=special_tokens,
         settings=settings,
-        generation=generation,
+        generation=_optional(folder / "generation_config.json"),
     )
+
+
+def read_folder_special_ids(checkpoint: Checkpoint, named: Mapping[str, int | None] | None = None) -> SpecialIds:
+    """The special ids of a transformers folder.
+
+    Which ids end a text and which fills it is taken from `generation_config.json`, else from `config.json`, else from
+    the tokenizer: the order in which transformers looks. What starts a text is the tokenizer's own matter first.
+
+    Args:
+        checkpoint: The folder.
+        named: The ids of the tokenizer's `bos_token`, `eos_token` and `pad_token`, where there is a tokenizer.
+    """
+    named = named or {}
+    stated = [_optional(checkpoint.path / "generation_config.json"), checkpoint.metadata]
+    starts = [*_ids(named, "bos_token"), *(token for source in stated for token in _ids(source, "bos_token_id"))]
+    ends = next(filter(None, (_ids(source, "eos_token_id") for source in stated)), _ids(named, "eos_token"))
+    pads = [*(token for source in stated for token in _ids(source, "pad_token_id")), *_ids(named, "pad_token")]
+    return SpecialIds(bos_id=next(iter(starts), None), eos_ids=tuple(ends), pad_id=next(iter(pads), None))
 
 
 def _tokenizer(path: Path) -> Tokenizer:
@@ -82,15 +92,6 @@ def _ids(source: Mapping[str, object], name: str) -> list[int]:
     value = source.get(name)
     values = cast("list[object]", value) if isinstance(value, list) else [value]
     return [token for token in values if isinstance(token, int)]
-
-
-def _first(*choices: list[int] | int | None) -> list[int]:
-    for choice in choices:
-        if isinstance(choice, int):
-            return [choice]
-        if choice:
-            return choice
-    return []
 
 
 def _apply_frame(tokenizer: Tokenizer, settings: Mapping[str, object], special_tokens: Mapping[str, str]) -> None:

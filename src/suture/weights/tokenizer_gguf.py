@@ -73,13 +73,12 @@ def read_gguf_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
             give other ids than the model was trained on.
 
     Example:
-        >>> from suture.weights.gguf_file import open_gguf
-        >>> from suture.weights.sources import resolve
-        >>> vocabulary = read_gguf_vocabulary(open_gguf(resolve("smollm2")))
-        >>> vocabulary.tokenizer.encode("In 1969, on the moon").tokens
-        ['In', 'Ġ', '1', '9', '6', '9', ',', 'Ġon', 'Ġthe', 'Ġmoon']
-        >>> vocabulary.eos_ids, vocabulary.special_tokens["eos_token"]
-        ((2,), '<|im_end|>')
+        >>> from pathlib import Path
+        >>> metadata = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "c", "ab"], "merges": ["a b"]}
+        >>> metadata = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+        >>> vocabulary = read_gguf_vocabulary(Checkpoint(Path("a.gguf"), "gguf", "llama", metadata, tensors={}))
+        >>> vocabulary.tokenizer.encode("cab").tokens
+        ['c', 'ab']
     """
     data = _Metadata(checkpoint)
     model = data.text("model")
@@ -98,8 +97,11 @@ def read_gguf_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
     add_bos = data.flag("add_bos_token", bos_by_default) and bos_id is not None
     eos_id = data.token_id("eos")
     add_eos = data.flag("add_eos_token", False) and eos_id is not None
-    frame_text(tokenizer, data.pieces[bos_id] if add_bos and bos_id is not None else None,
-               data.pieces[eos_id] if add_eos and eos_id is not None else None)
+    frame_text(
+        tokenizer,
+        data.pieces[bos_id] if add_bos and bos_id is not None else None,
+        data.pieces[eos_id] if add_eos and eos_id is not None else None,
+    )
     ends = [token for token in (eos_id, data.token_id("eot"), data.token_id("eom")) if token is not None]
     named = {"bos_token": bos_id, "eos_token": eos_id, "pad_token": pad_id, "unk_token": data.token_id("unknown")}
     template = checkpoint.metadata.get("tokenizer.chat_template")
@@ -231,7 +233,6 @@ def _add_whole_pieces(tokenizer: Tokenizer, data: _Metadata) -> None:
     """Control and user-defined pieces are found in a text as they are, before anything is cut or merged."""
     from tokenizers import AddedToken
 
-    control = [AddedToken(p, normalized=False, special=True) for p, k in zip(data.pieces, data.kinds) if k == CONTROL]
-    whole = [AddedToken(p, normalized=False) for p, k in zip(data.pieces, data.kinds) if k == USER_DEFINED]
-    tokenizer.add_special_tokens(control)
-    tokenizer.add_tokens(whole)
+    kinds = list(zip(data.pieces, data.kinds, strict=True))
+    tokenizer.add_special_tokens([AddedToken(p, normalized=False, special=True) for p, k in kinds if k == CONTROL])
+    tokenizer.add_tokens([AddedToken(p, normalized=False) for p, k in kinds if k == USER_DEFINED])

@@ -11,6 +11,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class SpecialIds:
+    """The ids that a model needs without any text.
+
+    Attributes:
+        bos_id: The id of the start token, or None.
+        eos_ids: Every id that ends a text; empty where the checkpoint names none.
+        pad_id: The id that fills ended rows, or None where the checkpoint names none.
+    """
+
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+
+
+@dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer with the facts a language model needs beside it.
 
@@ -40,3 +55,8 @@ class Vocabulary:
     special_tokens: Mapping[str, str] = field(default_factory=dict[str, str])
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     generation: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The ids of the start, the ends and the padding."""
+        return SpecialIds(self.bos_id, self.eos_ids, self.pad_id)

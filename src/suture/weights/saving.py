@@ -1,0 +1,128 @@
+"""Writing a folder as transformers saves it: configuration, safetensors in shards, tokenizer.
+
+What is there already is replaced file by file after everything new has been written beside it, so an error or an
+interruption on the way leaves the folder as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from suture.weights.checkpoint import CheckpointError
+from suture.weights.folder import CONFIG, INDEX, WEIGHTS
+from suture.weights.vocabulary import SpecialIds, Vocabulary
+
+SHARD_PATTERN = "model{suffix}.safetensors"
+
+
+def save_folder(
+    folder: Path,
+    config: Mapping[str, object],
+    tensors: Mapping[str, torch.Tensor],
+    vocabulary: Vocabulary | None = None,
+    special_ids: SpecialIds | None = None,
+    max_shard_size: int | str = "5GB",
+) -> None:
+    """Write a folder that transformers loads.
+
+    Args:
+        folder: Made where it does not exist. Files of an earlier model in it are replaced, others are left alone.
+        config: The content of `config.json`.
+        tensors: Every stored tensor by name, as transformers names them. A tensor under two names is written twice.
+        vocabulary: The tokenizer and what belongs to it; without one none is written.
+        special_ids: Those of `generation_config.json`; by default the vocabulary's.
+        max_shard_size: The size above which the weights are spread over several files, in bytes or as `5GB`.
+
+    Raises:
+        CheckpointError: The folder is a file.
+
+    Example:
+        >>> from suture.weights.folder import open_folder
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     save_folder(Path(name, "new"), {"model_type": "llama"}, {"model.norm.weight": torch.ones(4)})
+        ...     list(open_folder(Path(name, "new")).tensors)
+        ['model.norm.weight']
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file, so no model can be saved into it. Give a folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        beside = Path(name)
+        _write_weights(beside, tensors, max_shard_size)
+        _write_json(beside / "generation_config.json", _generation(vocabulary, special_ids))
+        if vocabulary is not None:
+            vocabulary.tokenizer.save(str(beside / "tokenizer.json"))
+            _write_json(beside / "tokenizer_config.json", _settings(vocabulary))
+        _write_json(beside / CONFIG, config)
+        _move(beside, folder)
+
+
+def _write_weights(folder: Path, tensors: Mapping[str, torch.Tensor], max_shard_size: int | str) -> None:
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
+
+    # Neither the splitting nor the writing takes tensors that share memory: what is wired twice is written twice.
+    own = _without_sharing(tensors)
+    plan = split_torch_state_dict_into_shards(own, filename_pattern=SHARD_PATTERN, max_shard_size=max_shard_size)
+    for file, names in plan.filename_to_tensors.items():
+        shard = {name: own[name].detach().contiguous() for name in names}
+        save_file(shard, folder / file, metadata={"format": "pt"})
+    if plan.is_sharded:
+        _write_json(folder / INDEX, {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename})
+
+
+def _without_sharing(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    seen: set[int] = set()
+    own: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        whole = storage.nbytes() == tensor.numel() * tensor.element_size()
+        own[name] = tensor if whole and storage.data_ptr() not in seen else tensor.detach().clone()
+        seen.add(storage.data_ptr())
+    return own
+
+
+def _generation(vocabulary: Vocabulary | None, special_ids: SpecialIds | None) -> dict[str, object]:
+    ids = special_ids or (vocabulary.special_ids if vocabulary else SpecialIds())
+    found = dict(vocabulary.generation) if vocabulary else {}
+    return found | {name: value for name, value in special_id_fields(ids).items() if value is not None}
+
+
+def special_id_fields(ids: SpecialIds) -> dict[str, object]:
+    """Special ids under transformers' names: one end id is a number, several are a list."""
+    ends = list(ids.eos_ids)
+    return {
+        "bos_token_id": ids.bos_id,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "pad_token_id": ids.pad_id,
+    }
+
+
+def _settings(vocabulary: Vocabulary) -> dict[str, object]:
+    found: dict[str, object] = dict(vocabulary.settings)
+    if not found:
+        found = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if vocabulary.chat_template is not None:
+        found["chat_template"] = vocabulary.chat_template
+    return dict(vocabulary.special_tokens) | found
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _move(beside: Path, folder: Path) -> None:
+    """Put the new files in place; old weights that the new ones do not replace would be read before them."""
+    new = sorted(beside.iterdir(), key=lambda path: path.name == CONFIG)
+    for path in new:
+        path.replace(folder / path.name)
+    names = {path.name for path in new}
+    stale = [folder / WEIGHTS, folder / INDEX, folder / "chat_template.jinja", *folder.glob("model-*-of-*.safetensors")]
+    for path in stale:
+        if path.name not in names:
+            path.unlink(missing_ok=True)
