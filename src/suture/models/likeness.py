@@ -37,10 +37,12 @@ def standings(backbone: nn.Module, head: nn.Module) -> Iterator[Standing]:
     ['backbone', 'backbone.blocks', 'backbone.blocks.0', 'head']
     """
     yield Standing("backbone", "backbone", backbone)
-    block, number = "", -1
+    blocks, block, number = None, "", -1
     for place in backbone.places() if isinstance(backbone, sl.Composite) else ():
         path = key = place.path
-        if place.parent.path == BLOCKS:
+        if path == BLOCKS:
+            blocks = place.layer
+        elif place.parent is blocks:
             block, number = path, number + 1
         if block and f"{path}.".startswith(f"{block}."):
             key = f"{BLOCKS}.{number}{path[len(block) :]}"
