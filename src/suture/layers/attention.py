@@ -118,8 +118,9 @@ class ScaledDotProductAttention(nn.Module):
             if mask.dim() > query.dim():
                 mask = mask.squeeze(-3)
         elif self.causal and queries > 1:
-            causal = queries == keys
-            if not causal:
+            if queries == keys:
+                causal = True
+            else:
                 mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
         grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
         return F.scaled_dot_product_attention(
