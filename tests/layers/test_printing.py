@@ -105,8 +105,19 @@ def test_what_is_like_an_earlier_sibling_is_not_repeated(model: sl.Chain) -> Non
     ]
 
 
+def test_what_is_like_an_earlier_branch_deeper_in_is_not_repeated() -> None:
+    def outer(*more: nn.Module) -> sl.Chain:
+        same = sl.Chain(sl.ReLU(), sl.GELU(), sl.SiLU())
+        return sl.Chain(outer=sl.Chain(middle=sl.Chain(sl.Chain(same=same), *more)))
+
+    assert lines(tree(sl.Stack(outer(), outer(sl.Identity()))))[-2:] == [
+        "         ├─ Chain  (like 0.outer.middle.Chain)",
+        "         └─ Identity",
+    ]
+
+
 def test_a_home_that_is_no_longer_wired_is_named_by_its_path() -> None:
-    model = sl.Chain(heads=sl.Chain(query=sl.Linear(2, 2), other=sl.ReLU()))
+    model = sl.Chain(heads=sl.Chain(query=sl.Linear(2, 2), other=sl.Linear(2, 2)))
     heads = model.layer("heads", sl.Chain)
     model.replace(heads, sl.Residual(heads[0]))
     assert lines(tree(model)) == [
@@ -141,6 +152,23 @@ def test_a_copy_does_not_fold_with_independent_blocks() -> None:
         "3: Chain",
     ]
     assert "(tied to 1)" in shown
+
+
+def test_a_copy_of_one_of_several_does_not_fold_with_them() -> None:
+    first = block()
+    assert (
+        len([line for line in lines(tree(sl.Stack(first, block(), first.structural_copy()))) if "Chain" in line]) == 2
+    )
+
+
+def test_what_is_tied_to_different_layers_does_not_fold() -> None:
+    tables = [sl.Embedding(5, 4), sl.Embedding(5, 4)]
+    blocks = [sl.Chain(norm=sl.RMSNorm(4), head=sl.Linear(4, 5, bias=False)) for _ in tables]
+    for one, table in zip(blocks, tables, strict=True):
+        one.layer("head", sl.Linear).weight = table.weight
+    shown = tree(sl.Chain(*tables, heads=sl.Stack(*blocks)))
+    assert "(tied to Embedding)" in shown
+    assert "(tied to Embedding_2)" in shown
 
 
 def test_how_many_parameters_are_trained(model: sl.Chain) -> None:

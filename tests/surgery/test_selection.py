@@ -441,9 +441,9 @@ def test_a_selection_names_what_was_taken_out(model: sl.Chain) -> None:
 
 
 def test_a_place_of_a_shared_leaf_is_not_mistaken_for_another() -> None:
-    leaf = sl.ReLU()
-    model = sl.Chain(sl.Chain(leaf), sl.Chain(leaf))
-    both = select(model, nn.ReLU)
+    model = sl.Chain(query=sl.ReLU())
+    select(model, "query").wrap(lambda query: sl.Sum(sl.Chain(query), sl.Chain(query)))
+    both = select(model, "query").exactly(2)
     both[:1].remove()
     with pytest.raises(SelectionError, match="taken out"):
         both.remove()

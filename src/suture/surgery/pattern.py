@@ -63,7 +63,7 @@ class _Compiler:
             if not (piece == ANY_NAMES and pieces[-1:] == [ANY_NAMES]):
                 pieces.append(piece)
             start += len(name) + 1
-        return re.compile("".join(pieces), re.DOTALL)
+        return re.compile("".join(pieces))
 
     def name(self, name: str, start: int) -> str:
         if not name:
