@@ -130,7 +130,7 @@ class ControlVector:
 
         if method not in ("mean", "pca"):
             raise ValueError(f"method is 'mean' or 'pca'. Received: {method!r}.")
-        if not isinstance(last, int) or last < 1:
+        if last < 1:
             raise ValueError(f"last is the number of tokens to average, at least 1. Received: {last!r}.")
         positive, negative = list(positive), list(negative)
         if not positive or not negative:
@@ -239,11 +239,11 @@ def _mean_difference(positive: Tensor, negative: Tensor) -> Tensor:
 def _first_component(positive: Tensor, negative: Tensor) -> Tensor:
     # Not centred: a pair's two orders are equally good examples, so the set of differences has its centre at zero.
     differences = positive - negative
-    _, _, components = torch.linalg.svd(differences, full_matrices=False)
-    return components[0] * (differences @ components[0]).mean()
+    component: Tensor = torch.linalg.svd(differences, full_matrices=False)[2][0]
+    return component * (differences @ component).mean()
 
 
-def _checked_scale(scale: float) -> float:
+def _checked_scale(scale: object) -> float:
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(f"A scale is a finite number. Received: {scale!r}.")
     return float(scale)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import safetensors
+import safetensors.torch
 from torch import Tensor
 
 
@@ -16,7 +17,7 @@ def write_vectors(path: Path, tensors: Mapping[str, Tensor], kind: str) -> None:
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.absolute().parent) as folder:
         beside = Path(folder, path.name)
-        save_file(contents, beside, metadata={"format": kind, "version": "1"})
+        safetensors.torch.save_file(contents, beside, metadata={"format": kind, "version": "1"})
         beside.replace(path)
 
 
@@ -30,12 +31,13 @@ def read_vectors(path: Path, kind: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
     try:
-        with safe_open(path, framework="pt") as file:
+        opened: Any = safetensors.safe_open(path, framework="pt")
+        with opened as file:
             found = (file.metadata() or {}).get("format")
             if found != kind:
                 raise ValueError(f"{path} is a safetensors file of the format {found!r}, where {kind!r} is wanted.")
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except SafetensorError as error:
+            return {name: file.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no mapping
+    except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read as safetensors ({error}). Is it truncated, or another file?"
         ) from error
