@@ -239,7 +239,7 @@ def _mean_difference(positive: Tensor, negative: Tensor) -> Tensor:
 def _first_component(positive: Tensor, negative: Tensor) -> Tensor:
     # Not centred: a pair's two orders are equally good examples, so the set of differences has its centre at zero.
     differences = positive - negative
-    component: Tensor = torch.linalg.svd(differences, full_matrices=False)[2][0]
+    component = cast("Tensor", torch.linalg.svd(differences, full_matrices=False)[2])[0]
     return component * (differences @ component).mean()
 
 

@@ -33,7 +33,8 @@ def read_vectors(path: Path, kind: str) -> dict[str, Tensor]:
     try:
         opened: Any = safetensors.safe_open(path, framework="pt")
         with opened as file:
-            found = (file.metadata() or {}).get("format")
+            metadata: dict[str, str] = file.metadata() or {}
+            found = metadata.get("format")
             if found != kind:
                 raise ValueError(f"{path} is a safetensors file of the format {found!r}, where {kind!r} is wanted.")
             return {name: file.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # it is no mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -192,7 +192,7 @@ def facts(console: Console, name: str, value: str) -> None:
 
 
 @contextmanager
-def waiting(console: Console, what: str) -> Iterator[None]:
+def waiting(console: Console, what: str) -> Generator[None]:
     """Says what is going on while it takes a while."""
     with console.status(f"{what} ..."):
         yield

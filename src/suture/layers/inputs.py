@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from suture.layers.context import Read, as_read, sources
@@ -33,14 +34,21 @@ class Inputs:
 
 def inputs_of(root: Composite) -> Inputs:
     """The inputs of a tree, in the order in which its layers are called."""
+    if torch.compiler.is_compiling():
+        # Found while tracing and never again; a cache that comes and goes would be a reason to compile anew.
+        return _find_inputs(root)
     cached = root.node.cached
     if cached is None or cached[0] != root.node.version:
-        found = Inputs()
-        outside: dict[str, Read] = {}
-        _collect(root, found, outside)
-        found.reads = tuple(outside.values())
-        root.node.cached = cached = (root.node.version, found)
+        root.node.cached = cached = (root.node.version, _find_inputs(root))
     return cached[1]
+
+
+def _find_inputs(root: Composite) -> Inputs:
+    found = Inputs()
+    outside: dict[str, Read] = {}
+    _collect(root, found, outside)
+    found.reads = tuple(outside.values())
+    return found
 
 
 def _collect(layer: nn.Module, found: Inputs, outside: dict[str, Read]) -> None:
