@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFEndian, GGUFWriter, quants
@@ -65,8 +65,8 @@ def add_value(writer: GGUFWriter, key: str, value: object) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
-        case Sequence():
-            writer.add_array(key, value)
+        case list():
+            writer.add_array(key, cast("list[object]", value))
         case _:
             raise TypeError(type(value))
 

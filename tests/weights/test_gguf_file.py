@@ -32,7 +32,10 @@ def test_names_shapes_and_kinds_are_known_without_reading_a_value(tmp_path: Path
 
     checkpoint = open_gguf(path)
 
-    assert [(t.name, t.shape, t.kind) for t in checkpoint.tensors.values()] == [("a", (3, 64), "Q8_0"), ("b", (5,), "F32")]
+    assert [(t.name, t.shape, t.kind) for t in checkpoint.tensors.values()] == [
+        ("a", (3, 64), "Q8_0"),
+        ("b", (5,), "F32"),
+    ]
     assert checkpoint.architecture == "llama"
     assert checkpoint.metadata["llama.block_count"] == 7
     assert checkpoint.metadata["tokenizer.ggml.tokens"] == ["x", "yz"]
@@ -97,7 +100,7 @@ def test_a_view_receives_the_values_in_its_own_order(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="There is no file .*none.gguf"):
+    with pytest.raises(MissingFileError, match=r"There is no file .*none\.gguf"):
         open_gguf(tmp_path / "none.gguf")
 
 
@@ -149,4 +152,11 @@ def test_a_file_without_architecture_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b"general.architecture", b"general.architectuur"))
 
     with pytest.raises(CheckpointError, match=r"no general.architecture"):
+        open_gguf(path)
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", {"a": (any_values(4), F32)}, {"split.count": 3})
+
+    with pytest.raises(CheckpointError, match=r"a.gguf is one of 3 parts .*llama-gguf-split --merge"):
         open_gguf(path)

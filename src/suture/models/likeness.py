@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from suture import layers as sl
+from suture.models.block import TransformerBlock
 
 BLOCKS = "blocks"
 
@@ -33,8 +34,10 @@ class Standing:
 def standings(backbone: nn.Module, head: nn.Module) -> Iterator[Standing]:
     """Every layer that a call of the model reaches, in the order of calling.
 
-    >>> [standing.key for standing in standings(sl.Chain(blocks=sl.Stack(sl.ReLU())), sl.Linear(2, 2))]
-    ['backbone', 'backbone.blocks', 'backbone.blocks.0', 'head']
+    >>> blocks = sl.Stack(*(TransformerBlock(sl.ReLU(), sl.Identity()) for _ in range(2)))
+    >>> edit = blocks.pop(0)
+    >>> [(standing.key, standing.path) for standing in standings(sl.Chain(blocks=blocks), sl.Linear(2, 2))][2:4]
+    [('backbone.blocks.0', 'backbone.blocks.1'), ('backbone.blocks.0.attention', 'backbone.blocks.1.attention')]
     """
     yield Standing("backbone", "backbone", backbone)
     blocks, block, number = None, "", -1
@@ -42,7 +45,7 @@ def standings(backbone: nn.Module, head: nn.Module) -> Iterator[Standing]:
         path = key = place.path
         if path == BLOCKS:
             blocks = place.layer
-        elif place.parent is blocks:
+        elif place.parent is blocks and isinstance(place.layer, TransformerBlock):
             block, number = path, number + 1
         if block and f"{path}.".startswith(f"{block}."):
             key = f"{BLOCKS}.{number}{path[len(block) :]}"
@@ -63,21 +66,24 @@ def unlike(model: tuple[nn.Module, nn.Module], reference: tuple[nn.Module, nn.Mo
     """
     expected = {standing.key: standing.layer for standing in standings(*reference)}
     found = list(standings(*model))
-    strange = {standing.key for standing in found if standing.key not in expected}
-    differences: list[str] = []
+    differences: dict[str, str] = {}
     for standing in found:
-        if standing.key not in expected:
-            if standing.key.rpartition(".")[0] not in strange:
-                differences.append(f"{standing.path} ({type(standing.layer).__name__}) does not belong to it")
-        elif _signature(standing.layer) != _signature(expected[standing.key]):
-            differences.append(
-                f"{standing.path} is {_label(standing.layer)} where it has {_label(expected[standing.key])}"
-            )
+        like = expected.get(standing.key)
+        if like is None:
+            differences[standing.key] = f"{standing.path} ({type(standing.layer).__name__}) does not belong to it"
+        elif _signature(standing.layer) != _signature(like):
+            differences[standing.key] = f"{standing.path} is {_label(standing.layer)} where it has {_label(like)}"
     present = {standing.key for standing in found}
-    differences += [f"{key} is missing" for key in expected if key not in present]
+    differences |= {key: f"{key} is missing" for key in expected if key not in present}
     if not differences and [standing.key for standing in found] != list(expected):
-        differences.append("its layers are wired in another order or more than once")
-    return differences
+        return ["its layers are wired in another order or more than once"]
+    # What differs inside something that differs goes without saying.
+    return [said for key, said in differences.items() if not any(part in differences for part in _around(key))]
+
+
+def _around(key: str) -> list[str]:
+    names = key.split(".")
+    return [".".join(names[:length]) for length in range(1, len(names))]
 
 
 def _signature(layer: nn.Module) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from suture import layers as sl
 from suture.models.backbone import Backbone
+from suture.models.block import TransformerBlock
 from suture.models.family import DecoderConfig, Family
 from suture.models.likeness import standings, unlike
 from suture.models.registry import family_of
@@ -69,6 +70,7 @@ def load(
         device: The device of all weights.
 
     Raises:
+        TypeError: `dtype` is not a floating-point dtype.
         MissingFileError: The model, or a file of it, is not found.
         CheckpointError: Its family or a field of its configuration is not known, its weights do not fit its
             configuration, or a file is damaged.
@@ -77,6 +79,10 @@ def load(
     >>> len(model.backbone.blocks), model.head.weight.dtype, model.description.special_ids.eos_ids
     (30, torch.bfloat16, (2,))
     """
+    if not dtype.is_floating_point:
+        raise TypeError(
+            f"dtype is {dtype}, but the weights of a model are floating-point numbers, such as torch.bfloat16."
+        )
     checkpoint = open_checkpoint(source)
     family = family_of(checkpoint)
     config = family.read(checkpoint)
@@ -140,7 +146,9 @@ def save(
         "torch_dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch."),
         **special_id_fields(description.special_ids),
     }
-    save_folder(Path(folder), content, tensors, description.vocabulary, description.special_ids, max_shard_size)
+    save_folder(
+        Path(folder).expanduser(), content, tensors, description.vocabulary, description.special_ids, max_shard_size
+    )
 
 
 def _config_of(backbone: nn.Module, head: nn.Module, description: Description) -> DecoderConfig:
@@ -156,7 +164,7 @@ def _config_of(backbone: nn.Module, head: nn.Module, description: Description) -
     config: Any = description.config
     return replace(
         config,
-        num_blocks=len(blocks),
+        num_blocks=sum(isinstance(layer, TransformerBlock) for layer in blocks),
         vocabulary_size=embedding.weight.shape[0],
         tied=getattr(head, "weight", None) is embedding.weight,
     )

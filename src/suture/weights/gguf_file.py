@@ -53,6 +53,12 @@ def open_gguf(path: Path) -> Checkpoint:
             f"{path} does not say which architecture it holds (no general.architecture in its metadata). "
             "Convert the model again with a current converter."
         )
+    parts = metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise CheckpointError(
+            f"{path} is one of {parts} parts of a model. Put them together first: "
+            f"`llama-gguf-split --merge {path} whole.gguf`."
+        )
     return Checkpoint(path, "gguf", architecture, metadata, {tensor.name: tensor for tensor in tensors})
 
 

@@ -133,7 +133,7 @@ class _Metadata:
     """The tokenizer's part of the metadata, typed."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._path = checkpoint.path
+        self.path = checkpoint.path
         self._values: Mapping[str, object] = checkpoint.metadata
         self.pieces = cast("list[str]", self._required("tokens"))
         self.kinds = cast("list[int]", self._values.get("tokenizer.ggml.token_type") or [NORMAL] * len(self.pieces))
@@ -142,7 +142,7 @@ class _Metadata:
         value = self._values.get(f"tokenizer.ggml.{key}")
         if not isinstance(value, list):
             raise CheckpointError(
-                f"{self._path} has no tokenizer.ggml.{key} in its metadata, so it carries no tokenizer. "
+                f"{self.path} has no tokenizer.ggml.{key} in its metadata, so it carries no tokenizer. "
                 "Take a file that does, or load a transformers folder of the model."
             )
         return cast("list[object]", value)
@@ -173,7 +173,7 @@ class _Metadata:
         if name not in WORD_RULES:
             said = "does not say how its tokenizer cuts text into words" if name is None else f"cuts text by {name!r}"
             raise CheckpointError(
-                f"{self._path} {said} (tokenizer.ggml.pre). Known are: {', '.join(WORD_RULES)}. "
+                f"{self.path} {said} (tokenizer.ggml.pre). Known are: {', '.join(WORD_RULES)}. "
                 "Load a transformers folder of the model instead."
             )
         return WORD_RULES[name]
@@ -184,7 +184,14 @@ def _byte_level(data: _Metadata) -> tuple[Tokenizer, bool]:
 
     rule = data.word_rule()
     vocabulary = {piece: index for index, piece in enumerate(data.pieces)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, data.merges, fuse_unk=False, ignore_merges=rule.whole_words))
+    merges = data.merges
+    strange = [pair for pair in merges if not {*pair, "".join(pair)} <= vocabulary.keys()]
+    if strange:
+        raise CheckpointError(
+            f"{data.path}: its tokenizer merges pieces that it has not: {' + '.join(map(repr, strange[0]))}"
+            f"{f' and {len(strange) - 1} more' if len(strange) > 1 else ''}. Take another file of the model."
+        )
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=rule.whole_words))
     steps: list[PreTokenizer] = [pre_tokenizers.Digits(individual_digits=True)] if rule.single_digits else []
     if rule.words is not None:
         steps.append(pre_tokenizers.Split(Regex(rule.words), behavior="isolated"))
