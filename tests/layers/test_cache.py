@@ -111,6 +111,18 @@ def test_a_call_that_raises_leaves_the_cache_as_it_was(mode: Mode) -> None:
             assert torch.equal(keys, torch.cat((first, second), 2))
 
 
+def test_what_a_failed_call_with_gradients_staged_is_dropped() -> None:
+    cache, layer = Cache(batch=1, length=8), sl.KVCache()
+    first, second, third = heads(2), heads(1), heads(1)
+    run(cache, [layer], first)
+    cache.start((1, 1), structure_version=0)
+    layer(heads(1), heads(1), heads(1), cache=cache)
+    with torch.no_grad():
+        run(cache, [layer], second)
+        (keys,) = run(cache, [layer], third)
+        assert torch.equal(keys, torch.cat((first, second, third), 2))
+
+
 def test_a_failed_first_call_does_not_bind_the_cache() -> None:
     cache = Cache(batch=1, length=8)
     cache.start((1, 3), structure_version=0)

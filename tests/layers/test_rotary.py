@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_turning_equals_transformers(rope: dict[str, Any], scaling: RotaryScalin
     query, key = torch.randn(2, 4, 5, HEAD_DIM, dtype=dtype), torch.randn(2, 2, 5, HEAD_DIM, dtype=dtype)
     positions = torch.arange(5).expand(2, 5) + 7
     cosines, sines = transformers_tables(rope, 10_000.0, positions, query)
-    turn: Callable[..., tuple[Tensor, Tensor]] = modeling_llama.apply_rotary_pos_emb
+    turn = cast("Callable[..., tuple[Tensor, Tensor]]", modeling_llama.apply_rotary_pos_emb)
     rotary = sl.Chain(sl.Rotary(HEAD_DIM, scaling=scaling))
     turned = rotary(query, key, context={"inputs": {"positions": positions}})
     for ours, theirs in zip(turned, turn(query, key, cosines, sines), strict=True):
