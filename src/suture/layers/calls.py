@@ -63,11 +63,14 @@ def enter_call(module: Composite, context: Context | Entries | None, entries: Ma
     inputs = inputs_of(module)
     layers: list[Entries] = [inputs.initial] if inputs.initial else []
     layers += _given_to(module)
-    if context is not None:
-        call = context.entries if isinstance(context, Context) else _checked_scopes(context)
-        if not (isinstance(context, Context) and context.in_call):
-            _refuse_unread(module, call, inputs)
+    if isinstance(context, Context) and context.in_call:
+        layers.append(context.given)
+    elif context is not None:
+        call = context.given if isinstance(context, Context) else _checked_scopes(context)
+        _refuse_unread(module, call, inputs)
         layers.append(call)
+        if isinstance(context, Context):
+            context.forget()
     if entries:
         layers.append(_scoped(module, entries, inputs))
     merged = layers[0] if len(layers) == 1 else _merge(layers)
@@ -87,7 +90,7 @@ def open_block(module: nn.Module, entries: Entries) -> Iterator[None]:
         TypeError: the entries are not a dictionary of scopes.
     """
     _refuse_unread_anywhere(module, _checked_scopes(entries))
-    with _opened(_Given(module, entries)):
+    with _opened((*_blocks.get(), _Given(module, entries))):
         yield
 
 
@@ -100,18 +103,19 @@ def set_pending(module: nn.Module, entries: Entries) -> None:
 def one_call(module: nn.Module) -> Iterator[None]:
     """Makes all calls in the block count as one for `module`: they share what was set for its next call."""
     taken = _take_pending(module)
-    with _opened(*taken):
+    with _opened((*taken, *_blocks.get())):  # outermost: an open block wins over what was set for the next call
         yield
 
 
 @contextmanager
-def _opened(*given: _Given) -> Iterator[None]:
-    token = _blocks.set((*_blocks.get(), *given))
-    _open.blocks += len(given)
+def _opened(blocks: tuple[_Given, ...]) -> Iterator[None]:
+    added = len(blocks) - len(_blocks.get())
+    token = _blocks.set(blocks)
+    _open.blocks += added
     try:
         yield
     finally:
-        _open.blocks -= len(given)
+        _open.blocks -= added
         _blocks.reset(token)
 
 

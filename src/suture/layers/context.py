@@ -63,12 +63,13 @@ class Derived:
     'double(value=scope.key, factor=2)'
     """
 
-    __slots__ = ("function", "identity", "parameters", "reads")
+    __slots__ = ("function", "identity", "parameters", "reads", "sources")
 
     def __init__(self, function: Callable[..., Any], reads: Mapping[str, Declaration], **parameters: Any) -> None:
         self.function = function
         self.reads = {name: as_read(read) for name, read in reads.items()}
         self.parameters = parameters
+        self.sources = tuple(source.identity for read in self.reads.values() for source in sources(read))
         arguments = [f"{name}={read.identity}" for name, read in self.reads.items()]
         arguments += [f"{name}={value!r}" for name, value in parameters.items()]
         self.identity = f"{function.__qualname__}({', '.join(arguments)})"
@@ -113,42 +114,59 @@ class Context:
     (2.0, None)
     """
 
-    __slots__ = ("_derived", "_entries", "_written_through", "in_call")
+    __slots__ = ("_derived", "_entries", "_written", "_written_through", "in_call")
 
     def __init__(self, entries: Entries | None = None, written_through: Context | None = None) -> None:
         self._entries: dict[str, dict[str, Any]] = {scope: dict(keys) for scope, keys in (entries or {}).items()}
-        self._derived: dict[str, Any] = {}
+        self._written: dict[str, dict[str, Any]] = {}
+        self._derived: dict[str, tuple[Derived, Any]] = {}
         self._written_through = written_through
         self.in_call = False
 
     @property
-    def entries(self) -> Entries:
-        return self._entries
+    def given(self) -> Entries:
+        """What a call begins with: not what an earlier one wrote, but within a call what was written so far."""
+        if not self.in_call:
+            return self._entries
+        scopes = dict.fromkeys((*self._entries, *self._written))
+        return {scope: {**self._entries.get(scope, {}), **self._written.get(scope, {})} for scope in scopes}
+
+    def forget(self) -> None:
+        """Forgets what an earlier call wrote."""
+        self._written.clear()
 
     def get(self, scope: str, key: str, default: Any = REQUIRED) -> Any:
         """The entry `key` of `scope`. Raises `MissingContextError` where it is absent and no default is given."""
         return self.read(Read(scope, key, default))
 
     def set(self, scope: str, key: str, value: Any) -> None:
-        """Writes an entry for whatever reads it later in this call."""
-        self._entries.setdefault(scope, {})[key] = value
-        self._derived.clear()
+        """In a call, writes an entry for whatever reads it later; in one of your own, gives an entry."""
+        (self._written if self.in_call else self._entries).setdefault(scope, {})[key] = value
         if self._written_through is not None:
-            self._written_through.set(scope, key, value)
+            self._written_through.note(scope, key, value)
+        identity = f"{scope}.{key}"
+        for name, (derived, _) in list(self._derived.items()):
+            if identity in derived.sources:
+                del self._derived[name]
+
+    def note(self, scope: str, key: str, value: Any) -> None:
+        """Keeps what a call wrote, to be read afterwards."""
+        self._written.setdefault(scope, {})[key] = value
 
     def read(self, read: Read | Derived) -> Any:
         """The value of a declared read."""
-        if isinstance(read, Read):
-            keys = self._entries.get(read.scope)
+        if isinstance(read, Derived):
+            if read.identity not in self._derived:
+                values = {name: self.read(inner) for name, inner in read.reads.items()}
+                self._derived[read.identity] = (read, read.function(**values, **read.parameters))
+            return self._derived[read.identity][1]
+        for entries in (self._written, self._entries):
+            keys = entries.get(read.scope)
             if keys is not None and read.key in keys:
                 return keys[read.key]
-            if read.required:
-                raise MissingContextError(read, self._entries)
-            return read.default
-        if read.identity not in self._derived:
-            values = {name: self.read(inner) for name, inner in read.reads.items()}
-            self._derived[read.identity] = read.function(**values, **read.parameters)
-        return self._derived[read.identity]
+        if read.required:
+            raise MissingContextError(read, self._entries)
+        return read.default
 
     def __repr__(self) -> str:
         scopes = ", ".join(f"{scope}={{{', '.join(keys)}}}" for scope, keys in self._entries.items())
