@@ -56,11 +56,12 @@ class Memory:
 
 
 class CachedRecurrent(Recurrent):
-    """The same with a cache; it writes down how many tokens each call brought."""
+    """The same with a cache; it writes down how many tokens each call brought, and the last of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[int] = []
+        self.received: list[list[int]] = []
         self.caches: list[tuple[int, int]] = []
 
     def init_cache(self, batch: int, length: int) -> Memory:
@@ -71,6 +72,7 @@ class CachedRecurrent(Recurrent):
         if cache is None:
             return super().__call__(token_ids, padding_mask)
         self.calls.append(token_ids.shape[1])
+        self.received.append([int(token_id) for token_id in token_ids[:, -1]])
         states = self.states(token_ids, padding_mask, cache.state)
         cache.state = states[:, -1]
         return states

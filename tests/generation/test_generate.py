@@ -93,6 +93,12 @@ def test_text_gives_text(byte_level: Tokenizer) -> None:
     ]
 
 
+def test_a_reply_to_text_goes_on_after_it(byte_fallback: Tokenizer) -> None:
+    big, cat = 4, 5
+    assert reciter([0, 0, cat], byte_fallback).generate("\u2581big", max_new_tokens=1).endswith("big cat")
+    assert byte_fallback.decode([big, cat]) == "big cat"
+
+
 def test_a_chat_gives_the_reply_alone(byte_level: Tokenizer) -> None:
     template = "{% for m in messages %}{{ m.content }}:{% endfor %}"
     tokenizer = Tokenizer(replace(byte_level.vocabulary, chat_template=template))
@@ -124,6 +130,17 @@ def test_a_row_that_ended_is_padded_and_the_other_is_not_touched(byte_level: Tok
     mask = torch.tensor([[True, True], [False, True]])
     result = lm.generate(prompts, padding_mask=mask, stop_ids=[102, 104, 2])
     assert result.tolist() == [[9, 9, 102, 0], [9, 9, 101, 102]]
+
+
+def test_a_row_that_ended_is_fed_the_pad_id(byte_level: Tokenizer) -> None:
+    tokenizer = Tokenizer(replace(byte_level.vocabulary, pad_id=7))
+    backbone = CachedRecurrent()
+    lm = backbone.lm(tokenizer)
+    first, second = lm.generate(ROWS[:2], max_new_tokens=4, stop_ids=[])
+    backbone.received.clear()
+    lm.generate(ROWS[:2], max_new_tokens=4, stop_ids=[first[3]])
+    assert second[5] != first[3]
+    assert backbone.received == [[4, 6], [7, second[5]], [7, second[6]], [7, second[7]]]
 
 
 def test_the_loop_ends_when_all_rows_have_ended() -> None:
@@ -257,6 +274,15 @@ def test_contexts_hold_for_the_whole_call() -> None:
         lm.generate(ROWS[0], max_new_tokens=4)
 
 
+def test_a_block_wins_over_what_was_set_for_the_next_call() -> None:
+    lm = Recurrent().lm()
+    lm.append(Chain(Parallel(Identity(), UseContext("side", "shift", default=0)), Lambda(rolled)))
+    plain = lm.generate(ROWS[0], max_new_tokens=4)
+    lm.set_context("side", {"shift": 1})
+    with lm.context(side={"shift": 0}):
+        assert lm.generate(ROWS[0], max_new_tokens=4) == plain
+
+
 def test_a_context_is_consumed_by_a_call_that_fails() -> None:
     lm = Recurrent().lm()
     lm.append(Chain(Parallel(Identity(), UseContext("side", "shift")), GetArg(0)))
@@ -275,10 +301,16 @@ def test_what_the_backbone_writes_the_head_can_read() -> None:
 
 def test_generation_leaves_the_mode_alone_and_makes_no_gradients() -> None:
     lm = CausalLM(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)).train()
+    lm.append(Lambda(without_gradients))
     result = lm.generate(torch.tensor([[1, 2]]), max_new_tokens=2)
     assert lm.training
     assert not result.is_inference()
-    assert lm(torch.tensor([[1]])).requires_grad
+    assert torch.is_grad_enabled()
+
+
+def without_gradients(logits: Tensor) -> Tensor:
+    assert not logits.requires_grad
+    return logits
 
 
 def not_a_number(hidden: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy
 import pytest
 
 from suture.generation.limits import new_token_limits
@@ -31,3 +32,7 @@ def test_more_than_the_positions_is_refused(limits: dict[str, int]) -> None:
         ValueError, match=r"65 together, but the model has 64 positions\. Ask for at most 60 new tokens"
     ):
         new_token_limits([4], **limits, positions=64)
+
+
+def test_whole_numbers_of_other_libraries_will_do() -> None:
+    assert new_token_limits([4], max_new_tokens=numpy.int64(3)) == [3]  # pyright: ignore[reportArgumentType]

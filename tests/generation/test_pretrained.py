@@ -57,10 +57,32 @@ def test_a_cut_model_is_saved_and_loaded(lm: CausalLM, tmp_path: Path) -> None:
     assert again.generate(PROMPTS, max_new_tokens=8) != lm.generate(PROMPTS, max_new_tokens=8)
 
 
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_what_a_checkpoint_has_no_place_for_is_not_dropped(lm: CausalLM, tmp_path: Path, place: int) -> None:
+def insert_first(lm: CausalLM) -> None:
+    lm.insert(0, nn.Identity())
+
+
+def insert_between(lm: CausalLM) -> None:
+    lm.insert(1, nn.Identity())
+
+
+def append(lm: CausalLM) -> None:
+    lm.append(nn.Identity())
+
+
+def replace_last(lm: CausalLM) -> None:
+    lm.replace(lm[1], nn.Dropout())
+
+
+def wrap_head(lm: CausalLM) -> None:
+    lm.replace(lm.head, sl.Sum(lm.head, nn.Linear(32, 320)))
+
+
+@pytest.mark.parametrize("edit", [insert_first, insert_between, append, replace_last, wrap_head])
+def test_what_a_checkpoint_has_no_place_for_is_not_dropped(
+    lm: CausalLM, tmp_path: Path, edit: Callable[[CausalLM], None]
+) -> None:
     edited = copy.deepcopy(lm)
-    edited.insert(place, nn.Identity())
+    edit(edited)
     with pytest.raises(CheckpointError, match="Something stands beside or around the backbone and the head"):
         edited.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -182,3 +182,15 @@ def test_what_is_ruled_out_is_never_drawn() -> None:
     logits = torch.full((100_000, 3), -math.inf)
     logits[:, 1] = 0.0
     assert (Sampler().choose(logits, nothing(len(logits)), generator()) == 1).all()
+
+
+@pytest.mark.parametrize(("fraction", "chosen"), [(0.0, 1), (1 - 2**-24, 3)])
+def test_the_outermost_random_numbers_draw_a_possible_token(
+    monkeypatch: pytest.MonkeyPatch, fraction: float, chosen: int
+) -> None:
+    def rand(shape: tuple[int, ...], **_: object) -> Tensor:
+        return torch.full(shape, fraction)
+
+    monkeypatch.setattr(torch, "rand", rand)
+    logits = torch.tensor([[-math.inf, 0.3, 0.1, 2.7, -math.inf]])
+    assert Sampler().choose(logits, nothing(1), generator()).tolist() == [chosen]

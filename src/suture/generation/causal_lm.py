@@ -123,7 +123,8 @@ class CausalLM(Chain):
                 "save_pretrained writes a model in the form of the checkpoint that it came from, and this one came "
                 "from none. Make it with CausalLM.from_pretrained, or save its state_dict()."
             )
-        if len(self) != 3 or self[0] is not self.backbone or self[-1] is not self.head:
+        backbone, *between, head = self
+        if backbone is not self.backbone or head is not self.head or any(map(changes_hidden_states, between)):
             raise CheckpointError(
                 "Something stands beside or around the backbone and the head of this model, and a checkpoint has no "
                 "place for it, so it was not saved. Take it out first (edit.undo(), adapter.eject())."
@@ -288,6 +289,11 @@ def pieces(decoding: Decoding, variables: Variables) -> Iterator[str]:
         (piece,) = variables.run(decoding.step)
         if piece:
             yield piece
+
+
+def changes_hidden_states(layer: nn.Module) -> bool:
+    """Whether a layer between backbone and head is more than the choice of positions."""
+    return not isinstance(layer, LastPositions)
 
 
 def at_a_place_of_its_own(layer: nn.Module) -> nn.Module:

@@ -29,9 +29,9 @@ def new_token_limits(
     [5, 3]
     """
     if max_new_tokens is not None:
-        ensure_integer("max_new_tokens", max_new_tokens, least=0)
+        max_new_tokens = ensure_integer("max_new_tokens", max_new_tokens, least=0)
     if max_length is not None:
-        ensure_integer("max_length", max_length, least=1)
+        max_length = ensure_integer("max_length", max_length, least=1)
     return [limit_of(length, max_new_tokens, max_length, positions) for length in lengths]
 
 
