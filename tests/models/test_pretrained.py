@@ -225,6 +225,11 @@ def other_width(model: LoadedModel) -> None:
     gated.replace(gated["down"], sl.Linear(64, 32, bias=True))
 
 
+def other_activation(model: LoadedModel) -> None:
+    gated = model.backbone.layer("blocks.1.feedforward.gated.branches.gated", sl.Composite)
+    gated.replace(gated["activation"], sl.Tanh())
+
+
 def no_norm(model: LoadedModel) -> None:
     model.backbone.remove(model.backbone["norm"])
 
@@ -245,6 +250,7 @@ def block_after_the_norm(model: LoadedModel) -> None:
         (control, r"no longer a Llama.*not saved: backbone.blocks.control \(Dropout\) does not belong to it\. Take"),
         (wrapped_query, r"not saved: backbone.blocks.1.attention.heads.projections.query\+Sum \(Sum\) does not belong"),
         (other_width, r"blocks.1.feedforward.gated.down is Linear\(.*bias=True.* where it has Linear\(.*bias=False"),
+        (other_activation, r"branches.gated.activation is Tanh\(\) where it has SiLU\(\)"),
         (no_norm, r"not saved: backbone.norm is missing\. Take"),
         (block_after_the_norm, r"not saved: its layers are wired in another order"),
         (other_rotary, r"rotary is Rotary\(.*base=77\) where it has Rotary\(.*base=10000\)"),

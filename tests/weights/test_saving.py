@@ -60,6 +60,12 @@ def test_a_tensor_under_two_names_is_written_twice_and_a_slice_at_its_own_size(t
     assert (tmp_path / "model.safetensors").stat().st_size < 1000
 
 
+def test_a_slice_counts_at_its_own_size_for_the_shards(tmp_path: Path) -> None:
+    save_folder(tmp_path, CONFIG, {name: torch.randn(1000)[:4] for name in "ab"}, max_shard_size=900)
+
+    assert (tmp_path / "model.safetensors").exists()
+
+
 def test_files_of_an_earlier_model_are_replaced_and_others_stay(tmp_path: Path) -> None:
     save_folder(tmp_path, CONFIG, {name: torch.randn(100) for name in "abcde"}, max_shard_size=900)
     (tmp_path / "README.md").write_text("mine")

@@ -97,19 +97,19 @@ def test_a_tokenizer_that_is_not_known_is_refused(metadata: dict[str, object], c
         read_gguf_vocabulary(checkpoint(**metadata))
 
 
-SENTENCE_PIECES = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+SENTENCE_PIECES = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab"]
 
 
 def sentence_piece(**metadata: object) -> Checkpoint:
-    scores = [0.0] * 258 + [-10.0, -11.0, -12.0, -3.0, -1.0, -2.0]
-    kinds = [2, 3] + [6] * 256 + [1] * 6
+    scores = [0.0] * 258 + [-10.0, -11.0, -12.0, -3.0, -1.0]
+    kinds = [2, 3] + [6] * 256 + [1] * 5
     return checkpoint(model="llama", tokens=SENTENCE_PIECES, scores=scores, token_type=kinds, pre=None, **metadata)
 
 
 def test_the_piece_of_the_highest_score_is_merged_first() -> None:
     tokenizer = read_gguf_vocabulary(sentence_piece()).tokenizer
 
-    assert tokenizer.encode("ab").tokens == ["▁ab"]
+    assert tokenizer.encode("ab").tokens == ["▁", "ab"]
     assert tokenizer.encode("aab").tokens == ["▁a", "ab"]
 
 
