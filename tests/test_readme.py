@@ -7,6 +7,7 @@ import io
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,11 +32,11 @@ def test_the_first_program_prints_what_the_readme_says(smollm2_path: Path) -> No
 
 def test_the_block_and_the_adapter_work() -> None:
     block, adapter = blocks("python")[1:]
-    names = {"sl": sl, "Adapter": suture.Adapter, "x": torch.randn(1, 3, 64), "picture": torch.randn(1, 3, 32)}
+    x, picture = torch.randn(1, 3, 64), torch.randn(1, 3, 32)
+    names: dict[str, Any] = {"sl": sl, "Adapter": suture.Adapter, "x": x, "picture": picture}
     exec(block + "\nmodel = sl.Chain(block)\nbare = model(x)\n" + adapter, names)
-    model, x = names["model"], names["x"]
-    assert isinstance(model, sl.Chain)
-    assert not torch.equal(model(x, context={"side": {"x": names["picture"]}}), names["bare"])
+    model: sl.Chain = names["model"]
+    assert not torch.equal(model(x, context={"side": {"x": picture}}), names["bare"])
     exec("for adapter in adapters: adapter.eject()", names)
     assert torch.equal(model(x), names["bare"])
 
