@@ -14,6 +14,12 @@ from torch import Tensor
 from suture import CausalLM
 from tests.parity.test_llama import PROMPT, VARIANTS, reference
 
+LIBRARY = """\
+A library is more than a place where books are kept. For many people in a small town it is the only warm room where \
+nobody asks them to buy anything. Children come after school to do their homework, and older people come in the \
+morning to read the newspaper. The librarian knows most of them by name. She helps one of them to write a letter and \
+another to find a job, and in between she puts the returned books back on their shelves. When the council wanted to \
+close the library last year, more than two thousand people signed a letter against it."""
 ROWS = [[5, 9, 31], [7, 40, 12, 8, 99], [3, 17, 250, 61, 20, 33, 300, 44]]
 NEW = 12
 
@@ -73,9 +79,9 @@ def smollm2() -> CausalLM:
     return CausalLM.from_pretrained("smollm2")
 
 
-def prompt_ids(lm: CausalLM) -> list[int]:
+def encoded(lm: CausalLM, text: str) -> list[int]:
     assert lm.tokenizer is not None
-    return lm.tokenizer.encode(PROMPT)
+    return lm.tokenizer.encode(text)
 
 
 def test_smollm2_knows_the_capital_of_france(smollm2: CausalLM) -> None:
@@ -83,16 +89,16 @@ def test_smollm2_knows_the_capital_of_france(smollm2: CausalLM) -> None:
 
 
 def test_the_perplexity_of_english_is_as_expected(smollm2: CausalLM) -> None:
-    ids = torch.tensor([prompt_ids(smollm2)])
+    ids = torch.tensor([encoded(smollm2, LIBRARY)])
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(smollm2(ids)[0, :-1], ids[0, 1:])
-    assert 10 < loss.exp().item() < 40
+    assert loss.exp().item() == pytest.approx(24.7, abs=0.5)
 
 
 @pytest.mark.long
 def test_smollm2_continues_with_the_tokens_of_transformers(smollm2: CausalLM, smollm2_path: Path) -> None:
     model = reference(smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32)
-    ids = torch.tensor([prompt_ids(smollm2)[:64]])
+    ids = torch.tensor([encoded(smollm2, PROMPT)[:64]])
 
     theirs = greedy(model, ids, torch.ones_like(ids).bool(), 64)
 
