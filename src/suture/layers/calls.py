@@ -80,17 +80,26 @@ def enter_call(module: Composite, context: Context | Entries | None, entries: Ma
 
 
 @contextmanager
-def open_block(module: nn.Module, entries: Entries) -> Iterator[None]:
-    """Gives `entries` to every call of `module`, of anything in it, and of a tree around it, for a block.
+def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any]) -> Iterator[None]:
+    """Gives entries to every call of `module`, of anything in it, and of a tree around it, for a block.
 
-    It reaches every tree inside, however deep inside plain modules. An inner block wins over an outer one.
+    It reaches every tree inside, however deep inside plain modules. An inner block wins over an outer one. Scopes are
+    given by keyword, `scope={"key": value}`, or as dictionaries of scopes.
 
     Raises:
         ValueError: nothing in the module reads an entry.
         TypeError: the entries are not a dictionary of scopes.
+
+    >>> from suture import layers as sl
+    >>> model = nn.Sequential(sl.Chain(sl.UseContext("side", "x")))
+    >>> with open_block(model, side={"x": 3}):
+    ...     model(None)
+    3
     """
-    _refuse_unread_anywhere(module, _checked_scopes(entries))
-    with _opened((*_blocks.get(), _Given(module, entries))):
+    entries = _merge([*(_checked_scopes(given) for given in scopes), _checked_scopes(named)])
+    _refuse_unread_anywhere(module, entries)
+    given = _Given(module, entries)
+    with _opened((*_blocks.get(), given), {given}):
         yield
 
 
@@ -103,20 +112,21 @@ def set_pending(module: nn.Module, entries: Entries) -> None:
 def one_call(module: nn.Module) -> Iterator[None]:
     """Makes all calls in the block count as one for `module`: they share what was set for its next call."""
     taken = _take_pending(module)
-    with _opened((*taken, *_blocks.get())):  # outermost: an open block wins over what was set for the next call
+    # Outermost: an open block wins over what was set for the next call.
+    with _opened((*taken, *_blocks.get()), set(taken)):
         yield
 
 
 @contextmanager
-def _opened(blocks: tuple[_Given, ...]) -> Iterator[None]:
-    added = len(blocks) - len(_blocks.get())
-    token = _blocks.set(blocks)
-    _open.blocks += added
+def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Iterator[None]:
+    _blocks.set(blocks)
+    _open.blocks += len(added)
     try:
         yield
     finally:
-        _open.blocks -= added
-        _blocks.reset(token)
+        _open.blocks -= len(added)
+        # Not what was there before: a block inside a generator may end before one that was opened after it.
+        _blocks.set(tuple(given for given in _blocks.get() if given not in added))
 
 
 def _given_to(module: Composite) -> list[Entries]:
@@ -183,9 +193,8 @@ def _refuse_unread(module: Composite, entries: Entries, inputs: Inputs) -> None:
                     f"The context entry {scope}.{key} is read only inside a plain module, which cannot hand a "
                     f"context on. Open a block instead: with model.context({scope}={{{key!r}: ...}}): model(x)"
                 )
-            raise ValueError(
-                f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {_what_is_read(inputs.all_reads)}"
-            )
+            what = _what_is_read(inputs.all_reads)
+            raise ValueError(f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {what}")
 
 
 def _refuse_unread_anywhere(module: nn.Module, entries: Entries) -> None:

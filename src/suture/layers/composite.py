@@ -126,7 +126,7 @@ class Composite(Navigation, nn.Module):
         ...     model()
         3
         """
-        return open_block(self, {**{scope: keys for given in scopes for scope, keys in given.items()}, **named})
+        return open_block(self, *scopes, **named)
 
     @property
     def context_inputs(self) -> tuple[Read, ...]:
