@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -244,6 +245,20 @@ class TestCompiled:
         with model.context(side={"x": torch.ones(2)}), pytest.raises(Exception, match="context block is open"):
             compiled(torch.randn(1, 2))
 
+    def test_entries_set_for_the_next_call_are_an_error_inside_a_compiled_function(self) -> None:
+        model = sl.Chain(sl.UseContext("side", "x", default=torch.zeros(2)))
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        model.set_context("side", {"x": torch.ones(2)})
+        with pytest.raises(Exception, match="set for the next call"):
+            compiled(torch.randn(2))
+        assert torch.equal(model(torch.randn(2)), torch.ones(2))
+        assert torch.equal(compiled(torch.randn(2)), torch.zeros(2))
+
+    def test_a_missing_entry_inside_a_compiled_function_is_named(self) -> None:
+        compiled = torch.compile(sl.Chain(sl.UseContext("side", "x")), fullgraph=True, backend="eager")
+        with pytest.raises(Exception, match="MissingContextError"):
+            compiled(torch.randn(2))
+
     def test_a_compiled_model_merges_blocks_outside(self) -> None:
         model = sl.Chain(sl.Sum(sl.Linear(2, 2), sl.UseContext("side", "x")))
         x, entry = torch.randn(1, 2), torch.ones(2)
@@ -274,3 +289,18 @@ def test_a_context_that_is_passed_on_by_hand_is_the_same_call() -> None:
             return inner(*args, context=context)
 
     assert ByHand(inner=sl.Chain(sl.UseContext("side", "x")))(context={"side": {"x": 3}}) == 3
+
+
+def test_blocks_may_end_in_any_order() -> None:
+    model = reader(default=0)
+
+    def suspended() -> Iterator[None]:
+        with model.context(side={"x": 1}):
+            yield
+
+    generator = suspended()
+    next(generator)
+    with model.context(side={"x": 2}):
+        generator.close()
+        assert model(None) == 2
+    assert model(None) == 0

@@ -39,10 +39,11 @@ class _Given:
 
 
 class _Open(threading.local):
-    """How many blocks are open in this thread: context variables cannot be read in compiled code, this can."""
+    """How much is given in this thread: context variables cannot be read in compiled code, this can."""
 
     def __init__(self) -> None:
         self.blocks = 0
+        self.pending = 0
 
 
 _open = _Open()
@@ -106,6 +107,7 @@ def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any
 def set_pending(module: nn.Module, entries: Entries) -> None:
     """Gives `entries` to the next call of `module` or of anything in it; that call consumes them, also if it fails."""
     _pending.set((*_pending.get(), _Given(module, _checked_scopes(entries))))
+    _open.pending += 1
 
 
 @contextmanager
@@ -131,10 +133,11 @@ def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Iterator[None]:
 
 def _given_to(module: Composite) -> list[Entries]:
     if torch.compiler.is_compiling():
-        if _open.blocks:
+        if _open.blocks > 0 or _open.pending > 0:
             raise RuntimeError(
-                "A context block is open, which a compiled function cannot see. Pass the entries with the call, "
-                "model(x, context={...}), or compile with model.compile(), which merges blocks outside of it."
+                "A context block is open, or entries are set for the next call, which a compiled function cannot see. "
+                "Pass the entries with the call, model(x, context={...}), or compile with model.compile(), which "
+                "merges them outside of it."
             )
         return []
     pending = _take_pending(module) if _pending.get() else []
@@ -145,7 +148,9 @@ def _given_to(module: Composite) -> list[Entries]:
 def _take_pending(module: nn.Module) -> list[_Given]:
     waiting = _pending.get()
     taken = [given for given in waiting if given.applies_to(module)]
-    _pending.set(tuple(given for given in waiting if given not in taken and given.module() is not None))
+    left = tuple(given for given in waiting if given not in taken and given.module() is not None)
+    _pending.set(left)
+    _open.pending -= len(waiting) - len(left)
     for given in taken:
         around = given.module()
         _refuse_unread_anywhere(module if around is None else around, given.entries)

@@ -74,11 +74,31 @@ class Derived:
         arguments += [f"{name}={value!r}" for name, value in parameters.items()]
         self.identity = f"{function.__qualname__}({', '.join(arguments)})"
 
+    def equals(self, other: Derived) -> bool:
+        """Whether it computes the same. The identity alone does not tell: values may be printed alike."""
+        return self is other or (
+            self.identity == other.identity
+            and self.function == other.function
+            and all(_equal_reads(read, other.reads[name]) for name, read in self.reads.items())
+            and all(_equal(value, other.parameters[name]) for name, value in self.parameters.items())
+        )
+
     def __repr__(self) -> str:
         return f"Derived({self.identity})"
 
 
 Declaration = Read | Derived | tuple[str, str]
+
+
+def _equal_reads(one: Read | Derived, other: Read | Derived) -> bool:
+    if isinstance(one, Derived) or isinstance(other, Derived):
+        return isinstance(one, Derived) and isinstance(other, Derived) and one.equals(other)
+    return _equal(one.default, other.default)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    # Tensors and the like compare element by element; these are equal where they are one.
+    return one is other or (type(one) is type(other) and (one == other) is True)
 
 
 def as_read(declaration: Declaration) -> Read | Derived:
@@ -96,14 +116,15 @@ def sources(read: Read | Derived) -> list[Read]:
 class MissingContextError(LookupError):
     """A layer reads a context entry that nobody gave."""
 
-    def __init__(self, read: Read, available: Entries) -> None:
-        given = ", ".join(f"{scope}.{key}" for scope, keys in available.items() for key in keys) or "nothing"
-        super().__init__(
-            f"A layer reads the context entry {read.key!r} of {read.scope!r}, which was not given. Given: {given}. "
-            f"Give it for one call with model(x, context={{{read.scope!r}: {{{read.key!r}: value}}}}), or for a block:\n"
-            f"    with model.context({read.scope}={{{read.key!r}: value}}):\n"
-            f"        model(x)"
-        )
+
+def _missing(read: Read, given: Entries) -> str:
+    entries = ", ".join(f"{scope}.{key}" for scope, keys in given.items() for key in keys) or "nothing"
+    return (
+        f"A layer reads the context entry {read.key!r} of {read.scope!r}, which was not given. Given: {entries}. "
+        f"Give it for one call with model(x, context={{{read.scope!r}: {{{read.key!r}: value}}}}), or for a block:\n"
+        f"    with model.context({read.scope}={{{read.key!r}: value}}):\n"
+        f"        model(x)"
+    )
 
 
 class Context:
@@ -119,7 +140,7 @@ class Context:
     def __init__(self, entries: Entries | None = None, written_through: Context | None = None) -> None:
         self._entries: dict[str, dict[str, Any]] = {scope: dict(keys) for scope, keys in (entries or {}).items()}
         self._written: dict[str, dict[str, Any]] = {}
-        self._derived: dict[str, tuple[Derived, Any]] = {}
+        self._derived: dict[str, list[tuple[Derived, Any]]] = {}
         self._written_through = written_through
         self.in_call = False
 
@@ -145,8 +166,8 @@ class Context:
         if self._written_through is not None:
             self._written_through.note(scope, key, value)
         identity = f"{scope}.{key}"
-        for name, (derived, _) in list(self._derived.items()):
-            if identity in derived.sources:
+        for name, alike in list(self._derived.items()):
+            if identity in alike[0][0].sources:
                 del self._derived[name]
 
     def note(self, scope: str, key: str, value: Any) -> None:
@@ -156,16 +177,19 @@ class Context:
     def read(self, read: Read | Derived) -> Any:
         """The value of a declared read."""
         if isinstance(read, Derived):
-            if read.identity not in self._derived:
-                values = {name: self.read(inner) for name, inner in read.reads.items()}
-                self._derived[read.identity] = (read, read.function(**values, **read.parameters))
-            return self._derived[read.identity][1]
+            for known, value in self._derived.get(read.identity, ()):
+                if read.equals(known):
+                    return value
+            values = {name: self.read(inner) for name, inner in read.reads.items()}
+            value = read.function(**values, **read.parameters)
+            self._derived.setdefault(read.identity, []).append((read, value))
+            return value
         for entries in (self._written, self._entries):
             keys = entries.get(read.scope)
             if keys is not None and read.key in keys:
                 return keys[read.key]
         if read.required:
-            raise MissingContextError(read, self._entries)
+            raise MissingContextError(_missing(read, self._entries))
         return read.default
 
     def __repr__(self) -> str:

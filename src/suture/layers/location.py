@@ -15,8 +15,11 @@ _MARK = "In layer "
 
 
 def locate(error: Exception, composite: Composite, slot: Slot, args: tuple[Any, ...]) -> None:
-    """Adds a note to `error`, once: the path of the failing layer, its surroundings, and what it was called with."""
-    if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
+    """Adds a note to `error`, once: the path of the failing layer, its surroundings, and what it was called with.
+
+    Not while a compiled function is traced: the tracer could not follow, and would report that instead of the error.
+    """
+    if torch.compiler.is_compiling() or any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
     from suture.layers.printing import excerpt  # printing is heavy and only needed when something failed
 
