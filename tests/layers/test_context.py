@@ -166,3 +166,46 @@ def test_a_plain_module_can_declare_what_it_reads() -> None:
             return x * scale
 
     assert torch.equal(sl.Chain(Scaled())(torch.ones(2), scale=3), 3 * torch.ones(2))
+
+
+class Printed:
+    """A value that is printed like any other of its kind."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        return "Printed()"
+
+
+def scaled(x: int, by: Any) -> Any:
+    return x * (by.number if isinstance(by, Printed) else by)
+
+
+def adder(number: int) -> Any:
+    def add(x: int) -> int:
+        return x + number
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Derived(scaled, {"x": ("s", "x")}, by=Printed(2)), Derived(scaled, {"x": ("s", "x")}, by=Printed(3))),
+        (
+            Derived(scaled, {"x": ("s", "x")}, by=torch.tensor(1.00001)),
+            Derived(scaled, {"x": ("s", "x")}, by=torch.tensor(1.00002)),
+        ),
+        (Derived(adder(2), {"x": ("s", "x")}), Derived(adder(3), {"x": ("s", "x")})),
+        (
+            Derived(adder(2), {"x": Read("s", "absent", default=2)}),
+            Derived(adder(2), {"x": Read("s", "absent", default=3)}),
+        ),
+    ],
+    ids=["parameters", "tensors", "functions", "defaults"],
+)
+def test_derived_values_that_are_printed_alike_are_not_shared(one: Derived, other: Derived) -> None:
+    shared = Context({"s": {"x": 5}})
+    assert [shared.read(one), shared.read(other)] == [Context({"s": {"x": 5}}).read(each) for each in (one, other)]
+    assert shared.read(one) != shared.read(other)
