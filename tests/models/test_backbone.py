@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -265,11 +267,40 @@ def test_a_call_that_raises_leaves_the_cache_as_it_was() -> None:
         failing.failing = True
         with pytest.raises(FloatingPointError):
             backbone(tokens[:, :2], cache=cache)
-        assert cache.length == 3
+        assert (cache.length, cache.new_tokens) == (3, 0)
         close(backbone(tokens[:, 3:], cache=cache), backbone(tokens)[:, 3:])
 
 
+def test_a_call_with_a_cache_that_raises_keeps_nothing_alive() -> None:
+    backbone, kept = decoder(), list[weakref.ref[Tensor]]()
+
+    def fail(x: Tensor) -> Tensor:
+        kept.append(weakref.ref(x))
+        raise FloatingPointError
+
+    backbone.layer("blocks", sl.Stack).append(sl.Lambda(fail))
+    cache = backbone.init_cache(batch=1, length=6)
+    with pytest.raises(FloatingPointError):
+        backbone(ids(1, 3), cache=cache)
+    gc.collect()
+    assert kept[0]() is None, "the keys of the failed call, and with them its graph, are still in the cache"
+
+
+def test_rows_that_are_not_there_leave_the_cache_as_it_was(backbone: Backbone) -> None:
+    cache, tokens = backbone.init_cache(batch=2, length=6), ids(2, 6)
+    backbone(tokens[:, :3], cache=cache)
+    with pytest.raises(IndexError):
+        cache.select_rows(torch.tensor([5]))
+    close(backbone(tokens[:, 3:], cache=cache), backbone(tokens)[:, 3:])
+
+
 # Errors
+
+
+@pytest.mark.parametrize("name", ["padding_mask", "positions"])
+def test_entries_are_tensors(backbone: Backbone, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name} is a tensor \(B, T\); received \[\[1, 1\]\] \(list\)"):
+        backbone(ids(1, 2), context={"inputs": {name: [[1, 1]]}})
 
 
 @pytest.mark.parametrize(

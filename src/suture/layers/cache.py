@@ -26,7 +26,7 @@ class Cache:
 
     A backbone makes one with `backbone.init_cache(batch, length)`, and each `backbone(token_ids, cache=cache)` that
     ends well advances it by the new tokens. A call that raises leaves it as it was. Driven by hand, a call is
-    `start`, the layers, `finish`.
+    `start`, the layers, and `finish`, or `discard` where one raised.
 
     >>> cache, layer = Cache(batch=1, length=8), nn.Identity()
     >>> cache.start((1, 3))
@@ -102,9 +102,7 @@ class Cache:
                 f"The model was edited since this cache was filled with {self.length} tokens, so the cache does not "
                 f"hold what the model computes now. Start again with a new cache, or after cache.rewind(0)."
             )
-        if self._staged is not None:
-            for _, slot in self._slots:
-                slot.discard()
+        self.discard()
         self._calls = 0
         self._staged, positions = self._tokens.followed_by(shape, device, padding_mask, positions)
         return positions
@@ -141,6 +139,13 @@ class Cache:
         for _, slot in self._slots:
             slot.commit(self._staged.length)
         self._tokens, self._staged = self._staged, None
+
+    def discard(self) -> None:
+        """Ends a call that raised: the cache is as it was before, and holds nothing of that call."""
+        if self._staged is not None:
+            self._staged = None
+            for _, slot in self._slots:
+                slot.discard()
 
     def rewind(self, length: int) -> None:
         """Goes back to the first `length` tokens.

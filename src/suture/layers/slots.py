@@ -90,9 +90,9 @@ class StateSlot(Slot):
         self._staged, self.length = None, length
 
     def select_rows(self, rows: Tensor) -> None:
-        self.batch = rows.shape[0]
         if self.state is not None:
             self.state = self.state.index_select(0, rows)
+        self.batch = rows.shape[0]
 
     def copy(self, capacity: int) -> Self:
         copy = type(self)(self.batch, capacity)
@@ -157,10 +157,10 @@ class KeyValueSlot(Slot):
         self._staged, self.length = None, length
 
     def select_rows(self, rows: Tensor) -> None:
-        self.batch = rows.shape[0]
         if self._held is not None:
             keys, values = self._past(self._held)
             self._held, self._has_room = (keys.index_select(0, rows), values.index_select(0, rows)), False
+        self.batch = rows.shape[0]
 
     def copy(self, capacity: int) -> Self:
         copy = type(self)(self.batch, capacity)

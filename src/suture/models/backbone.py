@@ -81,9 +81,14 @@ class Backbone(Chain):
             version = self.structure_version
             positions = cache.start(tokens.shape, tokens.device, padding_mask, positions, version)
         context.set("inputs", "positions", positions)
-        result = super().forward(token_ids, context=context)
-        if cache is not None:
-            cache.finish()
+        try:
+            result = super().forward(token_ids, context=context)
+            if cache is not None:
+                cache.finish()
+        except BaseException:
+            if cache is not None:
+                cache.discard()
+            raise
         return result
 
     def _check_room(self, new_tokens: int, cache: Cache | None) -> None:
@@ -155,7 +160,10 @@ def _tokens(token_ids: Any, embeddings: Tensor | None) -> Tensor:
 
 
 def _check_entries(tokens: Tensor, padding_mask: Tensor | None, positions: Tensor | None) -> None:
-    for name, entry in (("padding_mask", padding_mask), ("positions", positions)):
+    entries: dict[str, Any] = {"padding_mask": padding_mask, "positions": positions}
+    for name, entry in entries.items():
+        if entry is not None and not isinstance(entry, Tensor):
+            raise TypeError(f"{name} is a tensor (B, T); received {entry!r:.60} ({type(entry).__name__}).")
         if entry is not None and entry.shape != tokens.shape:
             raise ValueError(
                 f"{name} is given for the new tokens, whose shape is {tuple(tokens.shape)}, and for those only; "
