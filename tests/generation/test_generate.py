@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suture.generation import CausalLM, RepetitionPenalty, Sampler, Temperature, Tokenizer, TopP
+from suture.generation import CausalLM, History, RepetitionPenalty, Sampler, Temperature, Tokenizer, TopP
 from suture.generation.chat import Message
 from suture.layers import Chain, GetArg, Identity, Lambda, Parallel, SetContext, UseContext
 from tests.generation.fakes import CachedRecurrent, Recurrent, continued, one_hot, reciter, rolled
@@ -357,7 +357,13 @@ def test_a_backbone_that_returns_no_hidden_states_is_an_error() -> None:
         ({"sampler": TopP}, "sampler takes samplers"),
         ({"seed": "0"}, "seed must be a whole number"),
         ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**64}, "seed must be below"),
         ({"stop": "END"}, "no tokenizer"),
+        ({"stop": None}, "stop takes a list of strings, \\[\\] for none"),
+        ({"stop_ids": 2}, "stop_ids takes a list of ids"),
+        ({"stop_ids": "</s>"}, "stop_ids takes a list of ids"),
+        ({"stop_ids": ["</s>"]}, "A stop id must be a whole number"),
+        ({"stop_ids": [-1]}, "A stop id must be at least 0"),
         ({"padding_mask": torch.ones(1)}, "the prompt is not a tensor"),
         ({"temperature": 1.0}, "unexpected keyword argument 'temperature'"),
     ],
@@ -365,3 +371,38 @@ def test_a_backbone_that_returns_no_hidden_states_is_an_error() -> None:
 def test_options_without_sense_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Recurrent().lm().generate([1], **options)
+
+
+@pytest.mark.parametrize("choice", [5, [5], torch.tensor([[5]]), torch.tensor([5, 5]), torch.tensor([5.0])])
+def test_a_sampler_that_does_not_choose_an_id_for_each_row_is_an_error(choice: Any) -> None:
+    class Other(Sampler):
+        def choose(self, logits: Tensor, history: History, generator: torch.Generator) -> Any:
+            return choice
+
+    with pytest.raises(TypeError, match=r"one id for each row, here a tensor \(1,\), but returned"):
+        Recurrent().lm().generate([1], sampler=Other())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_a_prompt_of_small_integers_may_be_answered_with_large_ids(dtype: torch.dtype) -> None:
+    result = reciter([300, 301]).generate(torch.tensor([[5, 6]], dtype=dtype), max_new_tokens=2)
+    assert result.tolist() == [[5, 6, 300, 301]]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_the_last_positions_are_counted_along_the_tokens(shape: tuple[int, ...]) -> None:
+    lm = CausalLM(Chain(Lambda(one_hot)), Identity())
+    token_ids = torch.randint(20, shape)
+    assert torch.equal(lm(token_ids, last_positions=2), lm(token_ids)[..., -2:, :])
+
+
+@pytest.mark.parametrize("last_positions", [0, -1])
+def test_last_positions_are_at_least_one(last_positions: int) -> None:
+    with pytest.raises(ValueError, match="last_positions must be at least 1"):
+        CausalLM(Chain(Lambda(one_hot)), Identity())(torch.tensor([[1, 2]]), last_positions=last_positions)
+
+
+def test_a_model_without_values_is_refused() -> None:
+    lm = CausalLM(Chain(Lambda(one_hot)), torch.nn.Linear(20, 20, device="meta"))
+    with pytest.raises(ValueError, match="meta device"):
+        lm.generate([1])

@@ -79,3 +79,14 @@ def test_a_stream_leaves_the_callers_contexts_and_gradients_alone(byte_level: To
     assert torch.is_grad_enabled()
     assert lm.generate([3, 4], max_new_tokens=6) == expected
     assert "".join([*pieces, *stream]) == byte_level.decode(shifted[2:])
+
+
+@pytest.mark.parametrize(("first", "then"), [(True, False), (False, True)])
+def test_a_stream_may_cross_inference_mode(first: bool, then: bool, byte_level: Tokenizer) -> None:
+    lm = reciter(byte_level.encode("one two three"), byte_level)
+    with torch.inference_mode(first):
+        stream = lm.stream("a", max_new_tokens=6)
+        pieces = [next(stream)]
+    with torch.inference_mode(then):
+        pieces += stream
+    assert "".join(pieces) == lm.generate("a", max_new_tokens=6, strip_prompt=True)

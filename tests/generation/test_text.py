@@ -106,3 +106,8 @@ def test_limits_in_a_tokenizer_file_do_not_cut_prompts(byte_level: Tokenizer) ->
 
 def test_copies_of_a_model_share_the_tokenizer(byte_level: Tokenizer) -> None:
     assert copy.deepcopy(byte_level) is byte_level
+
+
+def test_half_of_a_surrogate_pair_is_refused_by_its_place(byte_level: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"'.ud83d' at character 2: half of a surrogate pair"):
+        byte_level.encode("ab\ud83d")

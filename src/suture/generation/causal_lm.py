@@ -244,6 +244,8 @@ class CausalLM(Chain):
         seed: int | None = None,
         streamed: bool = False,
     ) -> Decoding:
+        if self.device.type == "meta":
+            raise ValueError("The model is on the meta device, where weights have no values: it has nothing to say.")
         sampler = Greedy() if sampler is None else sampler
         ensure_sampler("sampler", sampler)
         rows = [self._or_start(row) for row in prompts.rows]

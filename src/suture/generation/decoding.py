@@ -55,8 +55,10 @@ class Decoding:
         padding = [width - len(row) for row in rows]
         device = generator.device
         padded = [[pad_id] * count + list(row) + [pad_id] * limit for count, row in zip(padding, rows, strict=True)]
-        self._token_ids = torch.tensor(padded, device=device)
-        self._real = torch.arange(width + limit, device=device) >= torch.tensor(padding, device=device)[:, None]
+        # Made outside inference mode, so that a stream that began in it can be continued outside.
+        with torch.inference_mode(False):
+            self._token_ids = torch.tensor(padded, device=device)
+            self._real = torch.arange(width + limit, device=device) >= torch.tensor(padding, device=device)[:, None]
         self._is_padded = any(padding)
         self._model = model
         self.replies = replies
@@ -82,7 +84,7 @@ class Decoding:
         width = self._width
         token_ids, real = self._token_ids[:, :width], self._real[:, :width]
         logits = self._model(token_ids, real if self._is_padded else None)
-        chosen = self._sampler.choose(logits, History(token_ids, real), self._generator)
+        chosen = ensure_ids(self._sampler.choose(logits, History(token_ids, real), self._generator), len(token_ids))
         chosen = chosen.masked_fill(logits.amax(-1).isnan(), NOT_A_NUMBER)
         if self._ended is not None:
             chosen = chosen.masked_fill(self._ended, self._pad_id)
@@ -112,6 +114,16 @@ class Decoding:
 
 NOT_A_NUMBER = -1
 """Stands for a choice among logits that are NaN, so that the host learns of it with the ids, in one transfer."""
+
+
+def ensure_ids(chosen: object, rows: int) -> Tensor:
+    """What a sampler chose. Raises `TypeError` where it is not one id for each row."""
+    if isinstance(chosen, Tensor) and chosen.shape == (rows,) and not chosen.is_floating_point():
+        return chosen
+    received = f"a tensor {tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
+    raise TypeError(
+        f"A sampler's choose returns one id for each row, here a tensor ({rows},), but returned {received}."
+    )
 
 
 def ensure_chosen(row: int, token_id: int, vocabulary: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from suture.generation.checks import ensure_integer
 from suture.generation.function_backbone import FunctionBackbone, positions_of
 from suture.layers import Read
 
@@ -28,7 +29,10 @@ class LastPositions(nn.Module):
         self.reads = {"last_positions": Read("outputs", "last_positions", default=None)}
 
     def forward(self, hidden: Tensor, last_positions: int | None = None) -> Tensor:
-        return hidden if last_positions is None else hidden[:, -last_positions:]
+        if last_positions is None:
+            return hidden
+        ensure_integer("last_positions", last_positions, least=1)
+        return hidden[..., -last_positions:, :]
 
 
 class NextToken:

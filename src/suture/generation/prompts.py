@@ -109,7 +109,9 @@ class TensorPrompts(Prompts):
         longest = max(len(reply.ids) for reply in replies)
         filled = [reply.ids + [pad_id] * (longest - len(reply.ids)) for reply in replies]
         prompt = self._token_ids
-        answer = torch.tensor(filled, dtype=prompt.dtype, device=prompt.device).view(len(replies), longest)
+        # Small integers hold the ids of a prompt, and maybe not those of its reply.
+        dtype = prompt.dtype if prompt.dtype in (torch.int64, torch.int32) else torch.int64
+        answer = torch.tensor(filled, dtype=dtype, device=prompt.device).view(len(replies), longest)
         return answer if strip_prompt else torch.cat((prompt, answer), dim=1)
 
 

@@ -240,7 +240,9 @@ def random_numbers(seed: int | None, device: torch.device) -> torch.Generator:
     if seed is None:
         generator.seed()
     else:
-        generator.manual_seed(ensure_integer("seed", seed, least=0))
+        if ensure_integer("seed", seed, least=0) >= 2**64:
+            raise ValueError(f"seed must be below 2**64, but is {seed}.")
+        generator.manual_seed(seed)
     return generator
 
 

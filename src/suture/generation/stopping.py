@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
+from suture.generation.checks import ensure_integer
 from suture.generation.text import Detokenizer, Tokenizer
 
 
@@ -57,7 +58,7 @@ class StopConditions:
 
     Raises:
         TypeError: a stop string is no string, or a stop id no whole number.
-        ValueError: a stop string is empty, or there is no tokenizer to find one with.
+        ValueError: a stop string is empty, a stop id is negative, or there is no tokenizer to find one with.
 
     >>> conditions = StopConditions(stop_ids=[2])
     >>> conditions.ids, conditions.strings
@@ -67,7 +68,7 @@ class StopConditions:
     def __init__(
         self, stop: str | Sequence[str] = (), stop_ids: Sequence[int] = (), tokenizer: Tokenizer | None = None
     ) -> None:
-        strings = (stop,) if isinstance(stop, str) else tuple(stop)
+        strings = (stop,) if isinstance(stop, str) else tuple(each_of("stop", stop, "strings"))
         for string in strings:
             ensure_stop_string(string)
         if strings and tokenizer is None:
@@ -75,9 +76,16 @@ class StopConditions:
         special = {string: tokenizer.special_id(string) for string in strings} if tokenizer is not None else {}
         self.strings = tuple(string for string in strings if special[string] is None)
         self.ids = frozenset(
-            [operator.index(token_id) for token_id in stop_ids]
+            [ensure_integer("A stop id", token_id, least=0) for token_id in each_of("stop_ids", stop_ids, "ids")]
             + [token_id for token_id in special.values() if token_id is not None]
         )
+
+
+def each_of(name: str, given: object, what: str) -> Iterable[Any]:
+    """The values of a list. Raises `TypeError` where it is none."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise TypeError(f"{name} takes a list of {what}, [] for none, but received {given!r}.")
+    return cast("Iterable[Any]", given)
 
 
 def ensure_stop_string(string: object) -> None:

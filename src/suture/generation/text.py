@@ -32,6 +32,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text as the model was trained to see one: where it wants a start token, with exactly one."""
+        ensure_characters(text)
         ids = self._tokenizer.encode(text).ids
         start = self.vocabulary.bos_id
         if self.vocabulary.add_bos and ids[:2] == [start, start]:
@@ -40,7 +41,9 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[Message], **variables: Any) -> list[int]:
         """The ids of a conversation. The template alone decides about start tokens: none is added to its own."""
-        return self._tokenizer.encode(self.render_chat(messages, **variables), add_special_tokens=False).ids
+        text = self.render_chat(messages, **variables)
+        ensure_characters(text)
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as text, with the opening of the reply at its end.
@@ -74,6 +77,17 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self._tokenizer.get_vocab_size()} ids)"
+
+
+def ensure_characters(text: str) -> None:
+    """Refuses halves of surrogate pairs, which a Python string can hold and no encoding can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"The text holds {text[error.start]!r} at character {error.start}: half of a surrogate pair, which is no "
+            f"character. Was it cut in the middle, or read with errors='surrogateescape'? Decode it again."
+        ) from None
 
 
 def as_tokenizer(tokenizer: object) -> Tokenizer | None:
