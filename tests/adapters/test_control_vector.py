@@ -221,3 +221,26 @@ def test_five_strengths_compile_once() -> None:
 
 def test_a_vector_is_exported_by_name() -> None:
     assert suture.ControlVector is ControlVector
+
+
+@pytest.mark.parametrize("width", [1, 7, 9])
+def test_a_direction_of_another_width_is_refused(width: int) -> None:
+    lm = tiny_lm(dim=8)
+    with (
+        ControlVector({"blocks.1": torch.ones(width)}).on(lm),
+        pytest.raises(ValueError, match=f"width {width} cannot"),
+    ):
+        lm(torch.tensor([[1, 2]]))
+
+
+def test_fit_takes_lists_of_prompts_that_say_something() -> None:
+    lm = tiny_lm()
+    with pytest.raises(TypeError, match="lists of prompts"):
+        ControlVector.fit(lm, "good", ["bad"], layers="blocks.1")  # else each letter would be a prompt
+    with pytest.raises(ValueError, match="A prompt is empty"):
+        ControlVector.fit(lm, ["good"], [""], layers="blocks.1")
+
+
+def test_only_vectors_are_added() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        ControlVector({"blocks.1": torch.ones(2)}) + 3  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]

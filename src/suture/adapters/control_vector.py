@@ -45,6 +45,11 @@ class Steer(nn.Module):
         self.register_buffer("scale", torch.tensor(float(scale)))
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1:] != self.direction.shape:  # one of width 1 would be added to every element
+            raise ValueError(
+                f"A direction of width {len(self.direction)} cannot be added to hidden states {tuple(x.shape)}. "
+                f"Was the control vector made for another model, or for another kind of layer?"
+            )
         return x + self.scale * self.direction
 
     def extra_repr(self) -> str:
@@ -123,7 +128,8 @@ class ControlVector:
             last: how many tokens at the end of each prompt are averaged.
 
         Raises:
-            ValueError: there are no prompts, or for "pca" not as many positive as negative ones.
+            TypeError: prompts of a kind are one string.
+            ValueError: there are no prompts, one is empty, or for "pca" not as many positive as negative ones.
             SelectionError: `layers` selects nothing.
         """
         from suture.generation.prompts import read_prompts
@@ -132,6 +138,10 @@ class ControlVector:
             raise ValueError(f"method is 'mean' or 'pca'. Received: {method!r}.")
         if last < 1:
             raise ValueError(f"last is the number of tokens to average, at least 1. Received: {last!r}.")
+        if isinstance(positive, str) or isinstance(negative, str):
+            raise TypeError(
+                "positive and negative are lists of prompts. Received a string: write ['...'] for one prompt."
+            )
         positive, negative = list(positive), list(negative)
         if not positive or not negative:
             raise ValueError(f"fit needs prompts of both kinds. Received {len(positive)} and {len(negative)}.")
@@ -140,6 +150,10 @@ class ControlVector:
                 f"method='pca' compares prompts in pairs. Received {len(positive)} positive, {len(negative)} negative."
             )
         rows = [read_prompts(list(prompts), lm.tokenizer).rows for prompts in (positive, negative)]
+        if not all(row for prompts in rows for row in prompts):
+            raise ValueError(
+                "A prompt is empty, so there is no token to read an output at. Give every prompt some text."
+            )
         wanted, unwanted = (_read_outputs(lm, prompts, layers, last) for prompts in rows)
         direction = _mean_difference if method == "mean" else _first_component
         return cls({path: direction(wanted[path], unwanted[path]) for path in wanted})
@@ -170,6 +184,8 @@ class ControlVector:
     # Arithmetic
 
     def __add__(self, other: ControlVector) -> ControlVector:
+        if not isinstance(other, ControlVector):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return NotImplemented
         both = {path: self[path] + other[path] for path in self.directions if path in other.directions}
         return ControlVector({**self.directions, **other.directions, **both})
 
