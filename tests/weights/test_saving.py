@@ -101,6 +101,36 @@ def test_an_error_on_the_way_leaves_the_folder_as_it_was(tmp_path: Path) -> None
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("which", range(8))
+def test_an_interruption_while_files_are_put_in_place_leaves_the_folder_as_it_was(
+    which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_folder(tmp_path, CONFIG, {"a": torch.ones(300), "b": torch.ones(300)}, max_shard_size=1500)
+    (tmp_path / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    replace_file, calls = Path.replace, 0
+
+    def interrupted(path: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls == which + 1:
+            raise KeyboardInterrupt
+        return replace_file(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_folder(tmp_path, CONFIG | {"new": True}, {"a": torch.zeros(2)})
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_no_part_of_an_earlier_tokenizer_is_read_with_the_new_model(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        (tmp_path / name).write_text("{}")
+    save_folder(tmp_path, CONFIG, {"a": torch.ones(1)})
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

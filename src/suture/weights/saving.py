@@ -1,12 +1,13 @@
 """Writing a folder as transformers saves it: configuration, safetensors in shards, tokenizer.
 
-What is there already is replaced file by file after everything new has been written beside it, so an error or an
-interruption on the way leaves the folder as it was.
+What is there already is moved aside after everything new has been written beside it, and moved back where that fails:
+an error or an interruption on the way leaves the folder as it was.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,13 @@ from suture.weights.folder import CONFIG, INDEX, WEIGHTS
 from suture.weights.vocabulary import SpecialIds, Vocabulary
 
 SHARD_PATTERN = "model{suffix}.safetensors"
+STALE = frozenset(
+    (
+        *(WEIGHTS, INDEX, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+        *("tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    )
+)
+"""Files that describe an earlier model, and would be read with the files of the new one where it has none."""
 
 
 def save_folder(
@@ -39,7 +47,7 @@ def save_folder(
         max_shard_size: The size above which the weights are spread over several files, in bytes or as `5GB`.
 
     Raises:
-        CheckpointError: The folder is a file.
+        CheckpointError: The folder is a file, or tensors have no values.
 
     Example:
         >>> from suture.weights.folder import open_folder
@@ -51,8 +59,15 @@ def save_folder(
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, so no model can be saved into it. Give a folder.")
     folder.mkdir(parents=True, exist_ok=True)
+    without = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if without:
+        raise CheckpointError(
+            f"The model was not saved: {without[0]} and {len(without) - 1} other tensors are on the meta device, where "
+            "they have a shape and no values. Load or compute them first."
+        )
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
-        beside = Path(name)
+        beside = Path(name, "new")
+        beside.mkdir()
         _write_weights(beside, tensors, max_shard_size)
         _write_json(beside / "generation_config.json", _generation(vocabulary, special_ids))
         if vocabulary is not None:
@@ -117,12 +132,18 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def _move(beside: Path, folder: Path) -> None:
-    """Put the new files in place; old weights that the new ones do not replace would be read before them."""
+    """Put the new files in place of those of an earlier model, all of them or none."""
     new = sorted(beside.iterdir(), key=lambda path: path.name == CONFIG)
-    for path in new:
-        path.replace(folder / path.name)
-    names = {path.name for path in new}
-    stale = [folder / WEIGHTS, folder / INDEX, folder / "chat_template.jinja", *folder.glob("model-*-of-*.safetensors")]
-    for path in stale:
-        if path.name not in names:
-            path.unlink(missing_ok=True)
+    replaced = {path.name for path in new} | STALE | {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    old = beside.with_name("old")
+    old.mkdir()
+    moved: list[tuple[Path, Path]] = []
+    moves = [(folder / name, old / name) for name in sorted(replaced) if os.path.lexists(folder / name)]
+    try:
+        for source, target in (*moves, *((path, folder / path.name) for path in new)):
+            source.replace(target)
+            moved.append((source, target))
+    except BaseException:
+        for source, target in reversed(moved):
+            target.replace(source)
+        raise
