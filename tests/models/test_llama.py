@@ -163,6 +163,13 @@ def test_fields_that_change_nothing_are_passed_over() -> None:
         ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, r"partial_rotary_factor = 0.5"),
         ({"hidden_size": "absent"}, r"the field hidden_size is missing"),
         ({"hidden_size": "wide"}, r"hidden_size is 'wide' where a whole number"),
+        ({"num_attention_heads": 0}, r"num_attention_heads is 0 where"),
+        ({"num_key_value_heads": 0}, r"num_key_value_heads is 0 where"),
+        ({"num_key_value_heads": 3}, r"key heads, but each key head serves equally many"),
+        ({"head_dim": 7}, r"heads of width 7, but rotary"),
+        ({"rms_norm_eps": -1.0}, r"rms_norm_eps is -1.0 where"),
+        ({"rope_parameters": {"rope_theta": 0.0}}, r"rope_theta is 0.0 where"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, r"factor is 0 where"),
     ],
 )
 def test_a_field_that_may_change_the_numbers_is_refused_by_name(changes: dict[str, object], complaint: str) -> None:

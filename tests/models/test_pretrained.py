@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -294,3 +295,23 @@ def test_a_scaling_that_transformers_has_no_name_for_is_refused(tiny_llama_folde
 
     with pytest.raises(CheckpointError, match=r"halved.* has no name in a transformers configuration"):
         models.save(tmp_path, backbone, head, Description(family, made, SpecialIds(), None))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", None])
+def test_a_dtype_is_one_of_torchs(tiny_llama_folder: Folder, dtype: Any) -> None:
+    with pytest.raises(TypeError, match=f"dtype is {dtype!r}, but"):
+        models.load(tiny_llama_folder(), dtype=dtype)
+
+
+def test_more_blocks_than_tensors_are_refused_before_they_are_built(tiny_llama_folder: Folder, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_llama_folder(), tmp_path / "model")
+    (folder / "config.json").write_text(json.dumps(config(folder) | {"num_hidden_layers": 10**9}))
+    with pytest.raises(CheckpointError, match=r"describes 1000000000 blocks, but holds 30 tensors"):
+        models.load(folder)
+
+
+def test_a_model_without_values_is_not_saved(tiny_llama_folder: Folder, tmp_path: Path) -> None:
+    model = models.load(tiny_llama_folder(), device="meta")
+    with pytest.raises(CheckpointError, match="on the meta device"):
+        save(model, tmp_path / "saved")
+    assert not list(tmp_path.rglob("*.safetensors"))

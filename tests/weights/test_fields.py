@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -42,9 +43,15 @@ def test_a_field_without_default_has_to_be_there() -> None:
 
 
 WRONG: list[tuple[Callable[[Fields], object], object, str]] = [
-    (lambda fields: fields.integer("a"), 1.5, "a whole number"),
-    (lambda fields: fields.integer("a"), True, "a whole number"),
-    (lambda fields: fields.number("a"), "1", "a number"),
+    (lambda fields: fields.integer("a"), 1.5, "a whole number of at least 1"),
+    (lambda fields: fields.integer("a"), True, "a whole number of at least 1"),
+    (lambda fields: fields.integer("a"), 0, "a whole number of at least 1"),
+    (lambda fields: fields.integer("a"), 10**30, "a whole number of at least 1"),
+    (lambda fields: fields.integer("a", least=0), -1, "a whole number of at least 0"),
+    (lambda fields: fields.number("a"), "1", "a number above 0"),
+    (lambda fields: fields.number("a"), 0.0, "a number above 0"),
+    (lambda fields: fields.number("a"), math.inf, "a number above 0"),
+    (lambda fields: fields.number("a"), math.nan, "a number above 0"),
     (lambda fields: fields.flag("a", False), 1, "true or false"),
     (lambda fields: fields.text("a"), 1, "a text"),
     (lambda fields: fields.nested("a"), [1], "an object"),

@@ -82,6 +82,12 @@ def test_a_folder_without_weights_is_refused_with_what_it_holds(folder: Path) ->
         open_folder(folder)
 
 
+def test_a_configuration_of_endless_depth_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 200_000)
+    with pytest.raises(CheckpointError, match="is not valid JSON"):
+        open_folder(folder)
+
+
 def test_pickles_are_refused_by_name(folder: Path) -> None:
     (folder / "pytorch_model.bin").touch()
 

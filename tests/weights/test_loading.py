@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -187,3 +187,14 @@ print("torch._dynamo" in sys.modules)
     result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 
     assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", ["I8", "U8", "I32", "BOOL", "C64"])
+def test_weights_that_are_no_real_numbers_are_refused(kind: str) -> None:
+    tensors = checkpoint(**whole())
+    packed = {
+        name: replace(stored, kind=kind) if name == "lm_head.weight" else stored
+        for name, stored in tensors.tensors.items()
+    }
+    with pytest.raises(CheckpointError, match=f"Of a type that holds no weights as they are: lm_head.weight is {kind}"):
+        load(replace(tensors, tensors=packed), TABLE, make())

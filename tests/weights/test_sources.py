@@ -100,3 +100,14 @@ def test_nothing_that_holds_code_is_downloaded(tmp_path: Path, monkeypatch: pyte
         "allow_patterns": ["*.json", "*.safetensors", "*.jinja"],
         "ignore_patterns": ["*/*"],
     }
+
+
+@pytest.mark.parametrize("source", ["a" * 5000, "~no-such-user/model"])
+def test_what_cannot_be_a_path_is_refused(source: str) -> None:
+    with pytest.raises(MissingFileError, match=r"There is no model .*Check the path"):
+        resolve(source)
+
+
+def test_nothing_is_not_the_present_folder() -> None:
+    with pytest.raises(MissingFileError, match="There is no model ''"):
+        resolve("")

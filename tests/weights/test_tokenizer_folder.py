@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -41,6 +42,19 @@ def test_a_folder_without_tokenizer_has_no_vocabulary(tmp_path: Path) -> None:
 
     assert read_folder_vocabulary(checkpoint) is None
     assert read_folder_special_ids(checkpoint) == SpecialIds(eos_ids=(7,))
+
+
+@pytest.mark.parametrize("strange", [-1, 6, True, "2", None])
+def test_an_id_that_has_no_embedding_is_no_id(folder: Path, strange: Any) -> None:
+    ids: dict[str, object] = {"pad_token_id": strange, "eos_token_id": [2, strange]}
+    vocabulary = read(folder, {"vocab_size": 6, **ids}, generation_config=ids, tokenizer_config={"pad_token": "<pad>"})
+    assert (vocabulary.eos_ids, vocabulary.pad_id) == ((2,), 3)
+
+
+def test_a_chat_template_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"chat_template.jinja is not text in UTF-8"):
+        read(folder)
 
 
 def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:

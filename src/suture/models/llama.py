@@ -17,7 +17,7 @@ from suture.models.backbone import Backbone, TokenEmbedding
 from suture.models.block import TransformerBlock
 from suture.models.family import BOOKKEEPING, Family
 from suture.models.rotary_settings import GGUF_FACTORS, read_gguf_rotary, read_rotary, write_rotary
-from suture.weights.checkpoint import Checkpoint
+from suture.weights.checkpoint import Checkpoint, CheckpointError
 from suture.weights.fields import Fields
 from suture.weights.names import Layout, NameTable, Rule
 
@@ -40,6 +40,18 @@ class LlamaConfig:
     attention_bias: bool
     feedforward_bias: bool
     tied: bool
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_key_value_heads:
+            raise CheckpointError(
+                f"The configuration has {self.num_heads} query heads and {self.num_key_value_heads} key heads, but "
+                "each key head serves equally many query heads. Correct one of the two."
+            )
+        if self.head_dim % 2:
+            raise CheckpointError(
+                f"The configuration has heads of width {self.head_dim}, but rotary position embedding turns pairs of "
+                "elements, so the width is even. Correct head_dim, or the width of the model or its number of heads."
+            )
 
 
 def build(config: LlamaConfig) -> tuple[Backbone, sl.Linear]:
@@ -164,7 +176,7 @@ def _read_transformers(checkpoint: Checkpoint) -> LlamaConfig:
         vocabulary_size=fields.integer("vocab_size"),
         embedding_dim=width,
         feedforward_dim=fields.integer("intermediate_size"),
-        num_blocks=fields.integer("num_hidden_layers"),
+        num_blocks=fields.integer("num_hidden_layers", least=0),
         num_heads=heads,
         num_key_value_heads=fields.integer("num_key_value_heads", heads),
         head_dim=fields.integer("head_dim", width // heads),
@@ -219,7 +231,7 @@ def _read_gguf(checkpoint: Checkpoint) -> LlamaConfig:
         vocabulary_size=fields.integer("vocab_size", embedding.shape[0] if embedding else None),
         embedding_dim=width,
         feedforward_dim=fields.integer("feed_forward_length"),
-        num_blocks=fields.integer("block_count"),
+        num_blocks=fields.integer("block_count", least=0),
         num_heads=heads,
         num_key_value_heads=fields.integer("attention.head_count_kv", heads),
         head_dim=head_dim,

@@ -79,13 +79,18 @@ def load(
     >>> len(model.backbone.blocks), model.head.weight.dtype, model.description.special_ids.eos_ids
     (30, torch.bfloat16, (2,))
     """
-    if not dtype.is_floating_point:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"dtype is {dtype}, but the weights of a model are floating-point numbers, such as torch.bfloat16."
+            f"dtype is {dtype!r}, but the weights of a model are floating-point numbers, such as torch.bfloat16."
         )
     checkpoint = open_checkpoint(source)
     family = family_of(checkpoint)
     config = family.read(checkpoint)
+    if config.num_blocks > len(checkpoint.tensors):  # building them could take longer than anyone waits
+        raise CheckpointError(
+            f"{checkpoint.path} describes {config.num_blocks} blocks, but holds {len(checkpoint.tensors)} tensors in "
+            "all. Check that the configuration and the weights belong together."
+        )
     if checkpoint.format == "gguf":
         vocabulary: Vocabulary | None = read_gguf_vocabulary(checkpoint)
     else:

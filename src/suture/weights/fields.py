@@ -6,10 +6,14 @@ What then is left would change the numbers in a way the family does not know, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import cast
 
 from suture.weights.checkpoint import CheckpointError
+
+MOST = 2**63
+"""More than anything of a model counts: torch has no size like it."""
 
 
 class Fields:
@@ -38,18 +42,18 @@ class Fields:
         """The value of a field, or None where there is none; afterwards it counts as understood."""
         return self._left.pop(name, None)
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number; a field without default has to be there."""
+    def integer(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number, such as counts and widths are; a field without default has to be there."""
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(name, value, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < MOST:
+            raise self._wrong(name, value, f"a whole number of at least {least}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number; a field without default has to be there."""
+        """A number above zero; a field without default has to be there."""
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(name, value, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self._wrong(name, value, "a number above 0")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:

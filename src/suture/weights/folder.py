@@ -71,11 +71,23 @@ def read_json(path: Path) -> dict[str, object]:
     """
     try:
         content: object = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}. Download it again or correct it.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a JSON {type(content).__name__} where an object is expected.")
     return cast("dict[str, object]", content)
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file.
+
+    Raises:
+        CheckpointError: The file is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not text in UTF-8: {error}. Download it again.") from error
 
 
 def _stored_tensors(path: Path) -> list[SafetensorsTensor]:

@@ -20,6 +20,9 @@ from torch.overrides import TorchFunctionMode
 from suture.weights.checkpoint import Checkpoint, CheckpointError, StoredTensor
 from suture.weights.names import NameTable, Rule
 
+WHOLE = re.compile(r"BOOL|[IUC]\d+")
+"""Element types that are no real numbers. Where weights are of one, something else says how to read them."""
+
 
 @contextmanager
 def without_values() -> Generator[None]:
@@ -129,6 +132,7 @@ def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> Non
     place_of = {key: place for place in places for key in place.keys}
     unknown: list[str] = []
     misshapen: list[str] = []
+    packed: list[str] = []
     for name, stored in checkpoint.tensors.items():
         translated = names.to_tree(name)
         place = place_of.get(translated[0]) if translated else None
@@ -137,6 +141,8 @@ def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> Non
                 unknown.append(name)
             continue
         expected = translated[1].shape(place.tensor)
+        if place.tensor.is_floating_point() and WHOLE.fullmatch(stored.kind):
+            packed.append(f"{name} is {stored.kind}")
         if stored.shape != expected:
             misshapen.append(f"{name} is {list(stored.shape)} where {list(expected)} is expected")
         place.stored.append((stored, translated[1]))
@@ -145,11 +151,12 @@ def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> Non
         f"missing: {fold(missing)}" if missing else "",
         f"left over: {fold(unknown)}" if unknown else "",
         f"of another shape: {'; '.join(misshapen)}" if misshapen else "",
+        f"of a type that holds no weights as they are: {'; '.join(packed)}" if packed else "",
     ]
     if any(complaints):
         raise CheckpointError(
             f"The tensors of {checkpoint.path} are not those of the model it describes. "
-            + ". ".join(complaint.capitalize() for complaint in complaints if complaint)
+            + ". ".join(complaint[0].upper() + complaint[1:] for complaint in complaints if complaint)
             + ". Nothing was loaded. Check that the configuration and the weights belong together."
         )
 

@@ -69,11 +69,14 @@ def resolve(source: str | PathLike[str]) -> Path:
     name = str(source)
     if name in ALIASES:
         return ALIASES[name].path(name)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_file():
-        return _checked_file(path)
+    try:
+        path = Path(source).expanduser()
+        if name and path.is_dir():
+            return path
+        if path.is_file():
+            return _checked_file(path)
+    except (OSError, RuntimeError) as error:  # too long for a name, or of a user that there is not
+        raise MissingFileError(f"There is no model {name!r:.80}: {error}. Check the path.") from error
     if isinstance(source, str) and HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _downloaded(name)
     raise MissingFileError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from suture.weights.checkpoint import Checkpoint, CheckpointError
-from suture.weights.folder import read_json
+from suture.weights.folder import read_json, read_text
 from suture.weights.tokenizer_gguf import frame_text
 from suture.weights.vocabulary import SpecialIds, Vocabulary
 
@@ -58,9 +58,13 @@ def read_folder_special_ids(checkpoint: Checkpoint, named: Mapping[str, int | No
     """
     named = named or {}
     stated = [_optional(checkpoint.path / "generation_config.json"), checkpoint.metadata]
-    starts = [*_ids(named, "bos_token"), *(token for source in stated for token in _ids(source, "bos_token_id"))]
-    ends = next(filter(None, (_ids(source, "eos_token_id") for source in stated)), _ids(named, "eos_token"))
-    pads = [*(token for source in stated for token in _ids(source, "pad_token_id")), *_ids(named, "pad_token")]
+    size = checkpoint.metadata.get("vocab_size")
+    known = range(size) if isinstance(size, int) else range(2**31)
+    starts = [*_ids(named, "bos_token", known), *(i for source in stated for i in _ids(source, "bos_token_id", known))]
+    ends = next(
+        filter(None, (_ids(source, "eos_token_id", known) for source in stated)), _ids(named, "eos_token", known)
+    )
+    pads = [*(i for source in stated for i in _ids(source, "pad_token_id", known)), *_ids(named, "pad_token", known)]
     return SpecialIds(bos_id=next(iter(starts), None), eos_ids=tuple(ends), pad_id=next(iter(pads), None))
 
 
@@ -88,10 +92,11 @@ def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
-def _ids(source: Mapping[str, object], name: str) -> list[int]:
+def _ids(source: Mapping[str, object], name: str, known: range) -> list[int]:
+    """The ids under a name that have an embedding; some configurations say -1 for none, or one past the end."""
     value = source.get(name)
     values = cast("list[object]", value) if isinstance(value, list) else [value]
-    return [token for token in values if isinstance(token, int)]
+    return [token for token in values if isinstance(token, int) and not isinstance(token, bool) and token in known]
 
 
 def _apply_frame(tokenizer: Tokenizer, settings: Mapping[str, object], special_tokens: Mapping[str, str]) -> None:
@@ -108,7 +113,7 @@ def _apply_frame(tokenizer: Tokenizer, settings: Mapping[str, object], special_t
 
 def _chat_template(folder: Path, settings: Mapping[str, object]) -> str | None:
     if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return read_text(folder / "chat_template.jinja")
     template = settings.get("chat_template")
     if isinstance(template, list):  # several templates by name
         named = {str(entry.get("name")): entry.get("template") for entry in cast("list[dict[str, object]]", template)}
