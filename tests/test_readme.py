@@ -13,6 +13,7 @@ import torch
 
 import suture
 from suture import layers as sl
+from tests.adapters.test_control_vector import tiny_lm
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -31,14 +32,26 @@ def test_the_first_program_prints_what_the_readme_says(smollm2_path: Path) -> No
 
 
 def test_the_block_and_the_adapter_work() -> None:
-    block, adapter = blocks("python")[1:]
-    x, picture = torch.randn(1, 3, 64), torch.randn(1, 3, 32)
-    names: dict[str, Any] = {"sl": sl, "Adapter": suture.Adapter, "x": x, "picture": picture}
-    exec(block + "\nmodel = sl.Chain(block)\nbare = model(x)\n" + adapter, names)
-    model: sl.Chain = names["model"]
-    assert not torch.equal(model(x, context={"side": {"x": picture}}), names["bare"])
-    exec("for adapter in adapters: adapter.eject()", names)
-    assert torch.equal(model(x), names["bare"])
+    block, adapter, _ = blocks("python")[1:]
+    names: dict[str, Any] = {"torch": torch}
+    exec(block, names)
+    model: sl.Chain = names["block"]
+    x = torch.randn(1, 7, 64)
+    bare = model(x)
+    exec(adapter, names)
+    assert not torch.equal(model(x, patches=names["patches"]), bare)
+    for each in names["adapters"]:
+        each.eject()
+    assert torch.equal(model(x), bare)
+
+
+def test_the_recording_works() -> None:
+    lm = tiny_lm(blocks=8)
+    names: dict[str, Any] = {"torch": torch, "lm": lm, "select": suture.select}
+    exec(blocks("python")[3], names)
+    assert names["third"].shape == names["seventh"].shape
+    assert not torch.equal(names["third"], names["seventh"])
+    assert "Record" not in repr(lm)
 
 
 def test_the_first_program_is_short() -> None:

@@ -25,7 +25,7 @@ Source = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a .gguf 
 
 @app.command()
 def demo() -> None:
-    """See what it does, on the embedded model, in about a minute."""
+    """See what it does, on the embedded model, in a minute or two."""
     from suture.demo import run
 
     run(_console())
@@ -34,13 +34,17 @@ def demo() -> None:
 @app.command()
 def tree(
     model: Source,
-    pattern: Annotated[str | None, typer.Argument(help="Marks the layers whose path matches, such as 'query'.")] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(help="Marks layers by the end of their path: 'query', 'blocks.3-7', 'blocks.*.{query,value}'."),
+    ] = None,
 ) -> None:
     """Print a model as a tree; with PATTERN, show where it matches."""
     from suture import select
 
     lm = _load(model)
-    _console().print(repr(lm) if pattern is None else repr(select(lm, pattern)), highlight=False, markup=False)
+    shown = repr(lm) if pattern is None else repr(select(lm, pattern))
+    _console().print(shown, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -109,4 +113,4 @@ def _console(stderr: bool = False) -> Console:
 
     console = Console(stderr=stderr)
     # Trees are laid out for 80 columns; a pipe has no width of its own.
-    return console if console.is_terminal else Console(stderr=stderr, width=80, soft_wrap=True)
+    return console if console.is_terminal else Console(stderr=stderr, width=80)

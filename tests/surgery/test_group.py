@@ -55,3 +55,22 @@ def test_a_group_says_what_it_holds() -> None:
     assert repr(group) == "AdapterGroup(2 x Doubled)"
     group.eject()
     assert repr(group) == "AdapterGroup(2 x Doubled, ejected)"
+
+
+class Beside(sl.Sum, Adapter[nn.Module]):
+    def __init__(self, target: nn.Module) -> None:
+        with self.setup_adapter(target):
+            super().__init__(target, branch=sl.Linear(2, 2, bias=False))
+
+
+def test_its_parameters_are_those_that_the_adapters_brought() -> None:
+    model = sl.Chain(sl.Linear(2, 2), sl.Linear(2, 2))
+    group = AdapterGroup([Beside(linear).inject(model) for linear in model.layers(sl.Linear)])
+    brought = [id(adapter["branch"].weight) for adapter in group]
+    assert [id(parameter) for parameter in group.parameters()] == brought
+
+
+def test_an_adapter_can_be_had_by_number() -> None:
+    model, group = adapted()
+    assert group[0] is model[0]
+    assert list(group[1:]) == [model[1]]

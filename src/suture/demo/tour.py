@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from inspect import getsource
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,7 +39,7 @@ class LowRank(Sum, Adapter[nn.Linear]):
 
 
 def run(console: Console) -> None:
-    """Shows everything; about a minute on two cores."""
+    """Shows everything; takes a minute or two on two cores."""
     lm = load(console)
     look(console, lm)
     ask(console, lm)
@@ -62,7 +63,9 @@ def look(console: Console, lm: CausalLM) -> None:
     """Prints the model."""
     heading(console, "1. The model is a tree of layers", "print(lm)")
     console.print(repr(lm), highlight=False, markup=False)
-    remark(console, "Every line is a layer, and its path is its key in the checkpoint, whatever is done to the tree.")
+    remark(
+        console, "The names down to a layer are its key in the checkpoint. No edit changes the key of another layer."
+    )
 
 
 def ask(console: Console, lm: CausalLM) -> None:
@@ -86,7 +89,7 @@ def steer(console: Console, lm: CausalLM) -> None:
     for scale, mood in ((-0.25, "towards despair"), (0.0, "as it is"), (0.25, "towards joy")):
         with vector.on(lm, scale=scale):
             answer(console, lm, MOOD, 32, f"scale={scale:+.2f}, {mood}")
-    remark(console, "Look at the mood: the same question to the same model, which always takes the likeliest word.")
+    remark(console, "Look at the mood: one question, one model, which takes the likeliest word each time.")
 
 
 def cut(console: Console, lm: CausalLM) -> None:
@@ -94,15 +97,17 @@ def cut(console: Console, lm: CausalLM) -> None:
     heading(
         console,
         "4. A block repeated, a block left out",
-        'edit = select(lm, "blocks.12").insert_after(lambda block: block.structural_copy())',
+        'block = select(lm, "blocks.12")',
+        "edit = block.insert_after(lambda block: block.structural_copy())",
         "edit.undo()",
-        'edit = select(lm, "blocks.12").remove()',
+        "edit = block.remove()",
         "edit.undo()",
     )
-    edit = select(lm, "blocks.12").insert_after(lambda block: block.structural_copy())
+    block = select(lm, "blocks.12")
+    edit = block.insert_after(lambda block: block.structural_copy())
     answer(console, lm, QUESTION, 16, "block 12 twice, with one set of weights")
     edit.undo()
-    edit = select(lm, "blocks.12").remove()
+    edit = block.remove()
     answer(console, lm, QUESTION, 16, "without block 12")
     edit.undo()
     remark(console, "Each place has its own slot in the cache, and nothing was renumbered. Try block 0 for contrast.")
@@ -113,7 +118,9 @@ def adapt(console: Console, lm: CausalLM) -> None:
     heading(
         console,
         "5. An adapter in every block, and out again",
-        'edit = select(lm, "query", "value").adapt(lambda linear: LowRank(linear, rank=8))',
+        *getsource(LowRank).splitlines(),
+        "",
+        "edit = select(lm, 'query', 'value').adapt(lambda linear: LowRank(linear, 8))",
         "edit.undo()",
     )
     ids = torch.tensor([lm.tokenizer.encode(QUESTION)]) if lm.tokenizer is not None else torch.zeros(1, 1).long()
@@ -122,7 +129,11 @@ def adapt(console: Console, lm: CausalLM) -> None:
     console.print(tree(lm.backbone.layer("blocks.0.attention", Composite)), highlight=False, markup=False)
     during = logits(lm, ids)
     added = len(lm.state_dict()) - len(keys)
-    facts(console, "with 60 adapters", f"logits differ by up to {(during - before).abs().max():.2f}")
+    facts(
+        console,
+        "with 60 adapters",
+        f"logits differ by up to {(during - before).abs().max():.2f}, as these are untrained",
+    )
     facts(console, "keys of the model", f"{len(keys)} unchanged, {added} added")
     edit.undo()
     after = logits(lm, ids)
@@ -142,9 +153,10 @@ def finish(console: Console, lm: CausalLM) -> None:
     speed = (len(ids) - 32) / (time.perf_counter() - start)
     facts(console, "speed", f"{speed:.0f} tokens per second, float32, {torch.get_num_threads()} threads")
     console.print(
-        "\n  suture tree smollm2 attention             where a pattern matches\n"
+        "\n  . .venv/bin/activate\n"
+        "  suture tree smollm2 attention      where a pattern matches\n"
         '  suture generate smollm2 "Once upon a time"\n'
-        "  README.md                                 the same in a program of fifteen lines",
+        "  README.md                          the same as a program",
         highlight=False,
         markup=False,
     )
@@ -177,7 +189,7 @@ def heading(console: Console, title: str, *code: str) -> None:
     """A station, and what a user would type for it."""
     console.print(f"\n[bold]{title}[/]", highlight=False)
     for line in code:
-        console.print(f"  [green]{line}[/]", highlight=False, soft_wrap=True)
+        console.print(f"  {line}", style="green", highlight=False, markup=False)
     console.print()
 
 

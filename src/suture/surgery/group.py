@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar, cast, overload
+
+from torch import nn
 
 from suture.layers.recording import recording
 from suture.surgery.adapter import Adapter
@@ -11,7 +13,7 @@ from suture.surgery.adapter import Adapter
 A = TypeVar("A", bound=Adapter[Any])
 
 
-class AdapterGroup(Generic[A]):
+class AdapterGroup(Sequence[A]):
     """Injected adapters that go out together. As a block, `with group: ...`, they go out at its end.
 
     Example:
@@ -44,8 +46,17 @@ class AdapterGroup(Generic[A]):
     def __len__(self) -> int:
         return len(self.adapters)
 
-    def __iter__(self) -> Iterator[A]:
-        return iter(self.adapters)
+    @overload
+    def __getitem__(self, index: int) -> A: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[A]: ...
+    def __getitem__(self, index: int | slice) -> A | Sequence[A]:
+        return self.adapters[index]
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What the adapters brought, to be given to an optimizer; not what they adapt."""
+        for adapter in self.adapters:
+            yield from cast("nn.Module", adapter).parameters()
 
     def __enter__(self) -> Self:
         return self
