@@ -143,7 +143,7 @@ def test_a_mask_that_is_not_boolean_is_refused(dtype: torch.dtype) -> None:
         causal_mask(None, PADDING, torch.ones(3, 4, 4, dtype=dtype), None)
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (3, 2, 4, 3), (1, 3, 2, 4, 4)])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (2, 4, 4), (2, 2, 4, 4), (3, 2, 4, 3), (1, 3, 2, 4, 4)])
 def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"has the shape \(3, 4, 4\), or \(3, 'heads', 4, 4\).* Received"):
         causal_mask(None, PADDING, torch.ones(shape, dtype=torch.bool), None)

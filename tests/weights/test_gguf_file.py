@@ -155,6 +155,18 @@ def test_a_file_without_architecture_is_refused(tmp_path: Path) -> None:
         open_gguf(path)
 
 
+def test_tensors_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", {"first": (any_values(64), F32), "second": (any_values(64), F32)})
+    content = bytearray(path.read_bytes())
+    offset = content.index(b"second") + len("second") + 4 + 8 + 4  # behind the number of sizes, the size and the type
+    assert int.from_bytes(content[offset : offset + 8], "little") == 256
+    content[offset : offset + 8] = (64).to_bytes(8, "little")
+    path.write_bytes(content)
+
+    with pytest.raises(CheckpointError, match="first and second overlap"):
+        open_gguf(path)
+
+
 def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", {"a": (any_values(4), F32)}, {"split.count": 3})
 

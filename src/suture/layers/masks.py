@@ -100,7 +100,9 @@ def _with_heads(attention_mask: Tensor, tokens: Tensor, seen: int) -> Tensor:
             f"attention_mask is boolean, True = may attend; received {attention_mask.dtype}. "
             f"Of a mask that is added to the scores, pass `mask == 0`; of one of zeros and ones, `mask.bool()`."
         )
-    if attention_mask.dim() - len(rows) not in (2, 3) or attention_mask.shape[-2:] != expected:
+    given = list(attention_mask.shape[: len(rows)])
+    fits = attention_mask.dim() - len(rows) in (2, 3) and given in (rows, [1] * len(rows))
+    if not fits or attention_mask.shape[-2:] != expected:
         raise ValueError(
             f"attention_mask has the shape {(*rows, *expected)}, or {(*rows, 'heads', *expected)}: for each of the "
             f"{new_tokens} new tokens which of the {expected[1]} tokens, cached ones first, it may attend to. "

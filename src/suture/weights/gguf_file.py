@@ -5,7 +5,9 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +97,12 @@ def _read_header(path: Path) -> tuple[dict[str, object], list[GGUFTensor]]:
         )
     for kind in {tensor.kind: tensor for tensor in tensors}.values():
         kind.refuse_unreadable()
+    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+    for before, after in pairwise(ordered):
+        if before.offset + before.size > after.offset:
+            raise CheckpointError(
+                f"{path} is damaged: its tensors {before.name} and {after.name} overlap. Download it again."
+            )
     return metadata, tensors
 
 
@@ -119,6 +127,11 @@ class GGUFTensor(StoredTensor):
     offset: int
     block: int
     block_bytes: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes in the file."""
+        return math.prod(self.shape) // self.block * self.block_bytes
 
     def copy_to(self, destination: torch.Tensor) -> None:
         view = destination.reshape(1) if destination.dim() == 0 else destination
