@@ -9,7 +9,6 @@ undone in any order. What cannot be undone without taking another edit along is 
 from __future__ import annotations
 
 import itertools
-import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ class Hole:
         self.origin = origin
         self.layer = slot.layer
         self.own_name = slot.name
+        self.own_changes = {change.number for change in slot.swaps}
 
 
 class Swap:
@@ -55,6 +55,9 @@ class Swap:
         self.old_stays_owned = False
         self.holes: list[Hole] = []
         self.hoisted_from: Site | None = None
+        self.own_changes = {other.number for other in slot.swaps}
+        self.released: list[tuple[Node, str, nn.Module]] = []
+        self.former_name = False
         self.place = place_of(composite, slot)
         self.number = next(Swap._numbers)
         self.live = True
@@ -136,10 +139,11 @@ def swap(composite: Composite, slot: Slot, new: nn.Module | None, name: str | No
         _find_holes(change, record)
         _rewire(change, record, name)
         record.set_changes(slot, [weakref.ref(other) for other in [*slot.swaps, change]])
+        # What was changed at a place moves with the layer that stands there.
         for hole in change.holes:
-            _move_changes(record, hole.origin or (composite, slot), (hole.composite, hole.slot), change.number)
+            _move_changes(record, hole.origin or (composite, slot), (hole.composite, hole.slot), {change.number})
         if change.hoisted_from is not None:
-            _move_changes(record, change.hoisted_from, (composite, slot), change.number)
+            _move_changes(record, change.hoisted_from, (composite, slot), set())
         record.swaps.append(change)
         if new is not None and change.hoisted_from is None:
             fit(new, change.place, [hole.layer for hole in change.holes])
@@ -210,21 +214,19 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
     composite, slot, old, new, home = change.composite, change.slot, change.old, change.new, change.home
     kept: list[Site | None] = [hole.origin for hole in change.holes]
     kept += [change.hoisted_from] if change.hoisted_from is not None else []
-    change.old_stays_owned = old is not None and any(site is None or _is_owned_in(site, old) for site in kept)
+    change.old_stays_owned = old is not None and (
+        any(site is None or _is_owned_in(site, old) for site in kept) or _is_called_elsewhere(change)
+    )
     if change.hoisted_from is not None:
         where, origin = change.hoisted_from
-        if not change.old_stays_owned:
-            record.disown(home.node, change.old_name, change)
         record.fill(composite, slot, new, origin.name, origin.home or where)
-        return
-    if new is None:
-        record.disown(home.node, change.old_name, change)
-    else:
+    elif new is not None:
         change.new_name = name or _name_for(change, new)
+        change.former_name = change.new_name in home.node.names
         record.own(home.node, change.new_name, new)
-        if old is not None and not change.old_stays_owned and change.new_name != change.old_name:
-            record.disown(home.node, change.old_name, change)
-    record.fill(composite, slot, new, change.new_name or change.old_name, home)
+        record.fill(composite, slot, new, change.new_name, home)
+    else:
+        record.fill(composite, slot, None, change.old_name, home)
     for hole in change.holes:
         owner, owned_as = home, change.old_name
         if hole.origin is not None:
@@ -235,14 +237,75 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
         if hole.layer is not None:
             record.own(owner.node, owned_as, hole.layer)
         record.fill(hole.composite, hole.slot, hole.layer, owned_as, owner)
+    if old is None or change.old_stays_owned:
+        _release_inside(change, record)
+    elif change.new_name != change.old_name:
+        _release(change, record, home.node, change.old_name)
+
+
+def _release(change: Swap, record: Recording, node: Node, name: str) -> None:
+    """Takes a name out of the ownership, and a home with it that is not called and now holds nothing."""
+    layer = node.children.get(name)
+    if layer is None:
+        return
+    change.released.append((node, name, layer))
+    record.disown(node, name, change)
+    owner = node.owner
+    if not node.children and node.parent is None and owner is not None:
+        _release(change, record, owner.node, node.name)
+
+
+def _release_inside(change: Swap, record: Recording) -> None:
+    """Of an old layer that stays as a home, releases what is owned in it and not called any more."""
+    called = {id(hole.layer) for hole in change.holes} | {id(change.new)}
+    node = node_of(change.old)
+    if node is None or id(change.old) in called:
+        return
+    for layer in [hole.layer for hole in change.holes] + [change.new]:
+        inner = node_of(layer)
+        module = inner.module() if inner is not None else None
+        if module is not None:
+            called |= {id(site[1].layer) for site in wired_sites(module)}
+
+    def release(node: Node) -> None:
+        for name, child in list(node.children.items()):
+            inner = node_of(child)
+            if child is None or id(child) in called:
+                continue
+            if inner is not None and any(id(module) in called for module in child.modules()):
+                release(inner)
+            else:
+                change.released.append((node, name, child))
+                record.disown(node, name, change)
+
+    release(node)
 
 
 def _name_for(change: Swap, new: nn.Module) -> str:
+    names = change.home.node.names
     if change.old is None:
+        # A layer that was taken out of this composite comes back under its own name.
+        for name, removal in names.items():
+            swap = removal() if removal is not None else None
+            if swap is not None and swap.live and swap.old is new and name not in change.home.node.children:
+                return name
         return change.home.name_for(new)
     if change.old_stays_owned:
         return change.home.node.unused(f"{change.old_name}+{type(new).__name__}")
     return change.old_name
+
+
+def _is_called_elsewhere(change: Swap) -> bool:
+    """Whether a layer that is called away from its home is called at another place too."""
+    if change.slot.home is None:
+        return False
+    root = change.composite
+    while (parent := root.node.parent) is not None:
+        root = parent
+    return any(
+        slot is not change.slot and slot.layer is change.old and (slot.home or composite) is change.home
+        for composite, slot in wired_sites(root)
+    )
 
 
 def _is_owned_in(site: Site, old: nn.Module) -> bool:
@@ -255,9 +318,10 @@ def _is_owned_in(site: Site, old: nn.Module) -> bool:
     return False
 
 
-def _move_changes(record: Recording, source: Site, target: Site, before: float) -> None:
+def _move_changes(record: Recording, source: Site, target: Site, staying: set[int]) -> None:
+    """Moves the changes of one slot to another, but for those whose numbers stay."""
     for change in source[1].swaps:
-        if change.number < before:
+        if change.number not in staying:
             record.relocate(change, *target)
 
 
@@ -295,16 +359,18 @@ def _undo(change: Swap, together: set[int], record: Recording) -> None:
 
     record.set_changes(slot, [weakref.ref(other) for other in slot.swaps if other is not change])
     if change.hoisted_from is not None:
-        where, origin = change.hoisted_from
         content = (slot.layer, slot.name, slot.home or composite)
         record.fill(composite, slot, None, change.old_name, home)
-        record.fill(where, origin, *content)
-        _move_changes(record, (composite, slot), (where, origin), math.inf)
+        record.fill(*change.hoisted_from, *content)
+        _move_changes(record, (composite, slot), change.hoisted_from, change.own_changes)
     elif new is not None:
         record.disown(home.node, change.new_name, None)
-    if old is not None and not change.old_stays_owned:
-        record.own(home.node, change.old_name, old)
+    for node, name, layer in reversed(change.released):
+        if node.children.get(name) is None:
+            record.own(node, name, layer)
     whole = next((content for content in contents if content[0].origin is None), None)
+    if whole is None and old is not None and home.node.children.get(change.old_name) is None:
+        record.own(home.node, change.old_name, old)
     if whole is None:
         record.fill(composite, slot, old, change.old_name, home)
     else:
@@ -312,8 +378,8 @@ def _undo(change: Swap, together: set[int], record: Recording) -> None:
     for hole, *content in contents:
         if hole.origin is not None:
             record.fill(*hole.origin, *content)
-        _move_changes(record, (hole.composite, hole.slot), hole.origin or (composite, slot), math.inf)
-    if new is not None and change.new_name not in ("", change.old_name):
+        _move_changes(record, (hole.composite, hole.slot), hole.origin or (composite, slot), hole.own_changes)
+    if new is not None and change.new_name and not change.former_name:
         record.forget(home.node, change.new_name)
     if old is None:
         record.drop_slot(composite, slot)
@@ -329,6 +395,8 @@ def _refuse_what_is_in_the_way(change: Swap, together: set[int]) -> None:
         raise EditError(f"Cannot undo {change}: {later or 'another edit'} stands in its place. Undo that first.")
     if change.old is None and slot.home is not None:
         raise EditError(f"Cannot undo {change}: a layer was put around it since. Undo that first.")
+    if change.old is not None and all(hole.origin is not None for hole in change.holes):
+        _refuse_where_it_stands_elsewhere(change, change.old)
     wholes = [hole.slot.layer for hole in change.holes if hole.origin is None]
     if any(layer is not wholes[0] for layer in wholes):
         raise EditError(f"Cannot undo {change}: its places hold different layers now. Undo the edits of those first.")
@@ -340,3 +408,13 @@ def _refuse_what_is_in_the_way(change: Swap, together: set[int]) -> None:
         for other in inner.swaps if id(inner) not in holes else ():
             if other.number > change.number and id(other) not in together:
                 raise EditError(f"Cannot undo {change}: it would take {other} out with it. Undo that first.")
+
+
+def _refuse_where_it_stands_elsewhere(change: Swap, old: nn.Module) -> None:
+    node, owned = node_of(old), change.home.node.children.get(change.old_name)
+    elsewhere = node is not None and node.parent is not None
+    if elsewhere or not (owned is None or owned is change.new or (owned is old and change.old_stays_owned)):
+        raise EditError(
+            f"Cannot undo {change}: {type(old).__name__} stands at another place since, or its name is taken. "
+            f"Undo that first."
+        )

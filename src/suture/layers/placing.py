@@ -49,7 +49,11 @@ def fit(layer: nn.Module, place: Placing, kept: Iterable[nn.Module | None]) -> N
             part.training = place.training
         for tensor in (*part.parameters(recurse=is_leaf), *part.buffers(recurse=is_leaf)):
             dtype = place.dtype if tensor.is_floating_point() else tensor.dtype
-            if place.device is not None and not tensor.is_meta and (tensor.dtype, tensor.device) != (dtype, place.device):
+            if (
+                place.device is not None
+                and not tensor.is_meta
+                and (tensor.dtype, tensor.device) != (dtype, place.device)
+            ):
                 tensor.data = tensor.data.to(place.device, dtype)
 
 

@@ -60,7 +60,9 @@ class Adapter(Generic[T]):
     def target(self) -> T:
         """The layer that is adapted. Raises `EditError` before `setup_adapter`."""
         if "_adapted" not in self.__dict__:
-            raise EditError(f"{type(self).__name__} has no target yet. Build it in: with self.setup_adapter(target): ...")
+            raise EditError(
+                f"{type(self).__name__} has no target yet. Build it in: with self.setup_adapter(target): ..."
+            )
         return self._adapted[0]
 
     @property
@@ -152,9 +154,7 @@ class Adapter(Generic[T]):
         on_rollback(lambda: self.__dict__.update(_injected=before))
 
 
-def _within(
-    around: Callable[[Any], Any], method: Callable[Concatenate[Any, P], R]
-) -> Callable[Concatenate[Any, P], R]:
+def _within(around: Callable[[Any], Any], method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     @functools.wraps(method)
     def wrapped(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         with around(self):
