@@ -58,6 +58,7 @@ class Swap:
         self.own_changes = {other.number for other in slot.swaps}
         self.released: list[tuple[Node, str, nn.Module]] = []
         self.former_name = False
+        self.returned_by: Swap | None = None
         self.place = place_of(composite, slot)
         self.number = next(Swap._numbers)
         self.live = True
@@ -191,9 +192,7 @@ def _find_holes(change: Swap, record: Recording) -> None:
     parts: dict[int, Site | None] = {}
     if change.old is not None:
         parts[id(change.old)] = None
-        node = node_of(change.old)
-        module = node.module() if node is not None else None
-        for site in wired_sites(module) if module is not None else ():
+        for site in _sites_in(change.old):
             parts.setdefault(id(site[1].layer), site)
     change.hoisted_from = parts.get(id(change.new))
     node = node_of(change.new)
@@ -215,14 +214,18 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
     kept: list[Site | None] = [hole.origin for hole in change.holes]
     kept += [change.hoisted_from] if change.hoisted_from is not None else []
     change.old_stays_owned = old is not None and (
-        any(site is None or _is_owned_in(site, old) for site in kept) or _is_called_elsewhere(change)
+        any(site is None or _is_owned_in(site, old) for site in kept)
+        or (slot.home is not None and _is_called_elsewhere(change, slot, home, old))
     )
     if change.hoisted_from is not None:
         where, origin = change.hoisted_from
         record.fill(composite, slot, new, origin.name, origin.home or where)
     elif new is not None:
-        change.new_name = name or _name_for(change, new)
+        removal = _removal_of(change, new)
+        change.new_name = name or (removal.old_name if removal is not None else _name_for(change, new))
         change.former_name = change.new_name in home.node.names
+        if removal is not None and change.new_name == removal.old_name:
+            record.do(lambda: setattr(removal, "returned_by", change), lambda: setattr(removal, "returned_by", None))
         record.own(home.node, change.new_name, new)
         record.fill(composite, slot, new, change.new_name, home)
     else:
@@ -237,75 +240,97 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
         if hole.layer is not None:
             record.own(owner.node, owned_as, hole.layer)
         record.fill(hole.composite, hole.slot, hole.layer, owned_as, owner)
-    if old is None or change.old_stays_owned:
-        _release_inside(change, record)
+    if old is not None:
+        _release_what_left(change, record, old)
+
+
+def _release_what_left(change: Swap, record: Recording, old: nn.Module) -> None:
+    """Takes out of the ownership what is not called any more, wherever it is owned."""
+    called = _called_in(change.new)
+    if id(old) in called or _is_called_elsewhere(change, change.slot, change.home, old):
+        return
+    if change.old_stays_owned:
+        _release_inside(change, record, old, called)
     elif change.new_name != change.old_name:
-        _release(change, record, home.node, change.old_name)
+        _release(change, record, change.home.node, change.old_name)
+    for composite, slot in _sites_in(old):
+        if slot.home is None or slot.layer is None or id(slot.layer) in called:
+            continue
+        owned_outside = not _is_owned_in((composite, slot), old)
+        if owned_outside and not _is_called_elsewhere(change, slot, slot.home, slot.layer):
+            _release(change, record, slot.home.node, slot.name)
 
 
 def _release(change: Swap, record: Recording, node: Node, name: str) -> None:
-    """Takes a name out of the ownership, and a home with it that is not called and now holds nothing."""
+    """Releases a name, and a home with it that is not called and now holds nothing."""
     layer = node.children.get(name)
     if layer is None:
         return
     change.released.append((node, name, layer))
     record.disown(node, name, change)
-    owner = node.owner
-    if not node.children and node.parent is None and owner is not None:
-        _release(change, record, owner.node, node.name)
+    if not node.children and node.owner is not None and not _is_called(node):
+        _release(change, record, node.owner.node, node.name)
 
 
-def _release_inside(change: Swap, record: Recording) -> None:
-    """Of an old layer that stays as a home, releases what is owned in it and not called any more."""
-    called = {id(hole.layer) for hole in change.holes} | {id(change.new)}
-    node = node_of(change.old)
-    if node is None or id(change.old) in called:
-        return
-    for layer in [hole.layer for hole in change.holes] + [change.new]:
-        inner = node_of(layer)
-        module = inner.module() if inner is not None else None
-        if module is not None:
-            called |= {id(site[1].layer) for site in wired_sites(module)}
-
-    def release(node: Node) -> None:
-        for name, child in list(node.children.items()):
-            inner = node_of(child)
-            if child is None or id(child) in called:
-                continue
-            if inner is not None and any(id(module) in called for module in child.modules()):
-                release(inner)
-            else:
-                change.released.append((node, name, child))
-                record.disown(node, name, change)
-
-    release(node)
+def _release_inside(change: Swap, record: Recording, home: nn.Module, called: set[int]) -> None:
+    """Of a layer that stays as a home, releases what is owned in it and not called."""
+    node = node_of(home)
+    for name, child in list(node.children.items()) if node is not None else ():
+        if node is None or child is None or id(child) in called:
+            continue
+        if any(id(module) in called for module in child.modules()):
+            _release_inside(change, record, child, called)
+        else:
+            change.released.append((node, name, child))
+            record.disown(node, name, change)
 
 
-def _name_for(change: Swap, new: nn.Module) -> str:
-    names = change.home.node.names
-    if change.old is None:
-        # A layer that was taken out of this composite comes back under its own name.
-        for name, removal in names.items():
-            swap = removal() if removal is not None else None
-            if swap is not None and swap.live and swap.old is new and name not in change.home.node.children:
-                return name
-        return change.home.name_for(new)
-    if change.old_stays_owned:
-        return change.home.node.unused(f"{change.old_name}+{type(new).__name__}")
-    return change.old_name
+def _sites_in(layer: nn.Module | None) -> Iterator[Site]:
+    node = node_of(layer)
+    module = node.module() if node is not None else None
+    return wired_sites(module) if module is not None else iter(())
 
 
-def _is_called_elsewhere(change: Swap) -> bool:
-    """Whether a layer that is called away from its home is called at another place too."""
-    if change.slot.home is None:
+def _called_in(layer: nn.Module | None) -> set[int]:
+    return {id(layer)} | {id(slot.layer) for _, slot in _sites_in(layer)}
+
+
+def _is_called(node: Node) -> bool:
+    """Whether a composite is called from the root of its tree; a home may only be owned."""
+    while (parent := node_of(node.parent)) is not None:
+        node = parent
+    return node.owner is None
+
+
+def _is_called_elsewhere(change: Swap, slot: Slot, home: Composite, layer: nn.Module) -> bool:
+    """Whether a layer that was called away from its home is called at another place too."""
+    if slot.home is None and slot is not change.slot:
         return False
     root = change.composite
     while (parent := root.node.parent) is not None:
         root = parent
     return any(
-        slot is not change.slot and slot.layer is change.old and (slot.home or composite) is change.home
-        for composite, slot in wired_sites(root)
+        other.layer is layer and other is not change.slot and (other.home or composite) is home
+        for composite, other in wired_sites(root)
     )
+
+
+def _removal_of(change: Swap, new: nn.Module) -> Swap | None:
+    """What took `new` out of the composite that it is now put in again, under its own name."""
+    names = change.home.node.names
+    for name, removal in names.items() if change.old is None else ():
+        swap = removal() if removal is not None else None
+        if swap is not None and swap.live and swap.old is new and name not in change.home.node.children:
+            return swap if swap.home is change.home and swap.old_name == name else None
+    return None
+
+
+def _name_for(change: Swap, new: nn.Module) -> str:
+    if change.old is None:
+        return change.home.name_for(new)
+    if change.old_stays_owned:
+        return change.home.node.unused(f"{change.old_name}+{type(new).__name__}")
+    return change.old_name
 
 
 def _is_owned_in(site: Site, old: nn.Module) -> bool:
@@ -413,7 +438,8 @@ def _refuse_what_is_in_the_way(change: Swap, together: set[int]) -> None:
 def _refuse_where_it_stands_elsewhere(change: Swap, old: nn.Module) -> None:
     node, owned = node_of(old), change.home.node.children.get(change.old_name)
     elsewhere = node is not None and node.parent is not None
-    if elsewhere or not (owned is None or owned is change.new or (owned is old and change.old_stays_owned)):
+    returned = change.returned_by is not None and change.returned_by.live
+    if elsewhere or returned or not (owned is None or owned is change.new or owned is old):
         raise EditError(
             f"Cannot undo {change}: {type(old).__name__} stands at another place since, or its name is taken. "
             f"Undo that first."
