@@ -215,7 +215,7 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
     kept += [change.hoisted_from] if change.hoisted_from is not None else []
     change.old_stays_owned = old is not None and (
         any(site is None or _is_owned_in(site, old) for site in kept)
-        or (slot.home is not None and _is_called_elsewhere(change, slot, home, old))
+        or _is_called_elsewhere(change, home, change.old_name)
     )
     if change.hoisted_from is not None:
         where, origin = change.hoisted_from
@@ -246,18 +246,18 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
 
 def _release_what_left(change: Swap, record: Recording, old: nn.Module) -> None:
     """Takes out of the ownership what is not called any more, wherever it is owned."""
-    called = _called_in(change.new)
-    if id(old) in called or _is_called_elsewhere(change, change.slot, change.home, old):
-        return
+    called = {(id(change.slot.home or change.composite), change.slot.name)} if change.new is not None else set()
+    called |= {(id(slot.home or composite), slot.name) for composite, slot in _sites_in(change.new)}
+    here = (id(change.home), change.old_name)
     if change.old_stays_owned:
-        _release_inside(change, record, old, called)
-    elif change.new_name != change.old_name:
+        if here not in called and not _is_called_elsewhere(change, change.home, change.old_name):
+            _release_inside(change, record, old, called)
+    elif here not in called and not _is_called_elsewhere(change, change.home, change.old_name):
         _release(change, record, change.home.node, change.old_name)
     for composite, slot in _sites_in(old):
-        if slot.home is None or slot.layer is None or id(slot.layer) in called:
+        if slot.home is None or (id(slot.home), slot.name) in called or _is_owned_in((composite, slot), old):
             continue
-        owned_outside = not _is_owned_in((composite, slot), old)
-        if owned_outside and not _is_called_elsewhere(change, slot, slot.home, slot.layer):
+        if not _is_called_elsewhere(change, slot.home, slot.name):
             _release(change, record, slot.home.node, slot.name)
 
 
@@ -272,13 +272,14 @@ def _release(change: Swap, record: Recording, node: Node, name: str) -> None:
         _release(change, record, node.owner.node, node.name)
 
 
-def _release_inside(change: Swap, record: Recording, home: nn.Module, called: set[int]) -> None:
+def _release_inside(change: Swap, record: Recording, home: nn.Module, called: set[tuple[int, str]]) -> None:
     """Of a layer that stays as a home, releases what is owned in it and not called."""
     node = node_of(home)
+    homes = {identity for identity, _ in called}
     for name, child in list(node.children.items()) if node is not None else ():
-        if node is None or child is None or id(child) in called:
+        if node is None or child is None or (id(home), name) in called:
             continue
-        if any(id(module) in called for module in child.modules()):
+        if any(id(module) in homes for module in child.modules()):
             _release_inside(change, record, child, called)
         else:
             change.released.append((node, name, child))
@@ -291,10 +292,6 @@ def _sites_in(layer: nn.Module | None) -> Iterator[Site]:
     return wired_sites(module) if module is not None else iter(())
 
 
-def _called_in(layer: nn.Module | None) -> set[int]:
-    return {id(layer)} | {id(slot.layer) for _, slot in _sites_in(layer)}
-
-
 def _is_called(node: Node) -> bool:
     """Whether a composite is called from the root of its tree; a home may only be owned."""
     while (parent := node_of(node.parent)) is not None:
@@ -302,15 +299,18 @@ def _is_called(node: Node) -> bool:
     return node.owner is None
 
 
-def _is_called_elsewhere(change: Swap, slot: Slot, home: Composite, layer: nn.Module) -> bool:
-    """Whether a layer that was called away from its home is called at another place too."""
-    if slot.home is None and slot is not change.slot:
+def _is_called_elsewhere(change: Swap, home: Composite, name: str) -> bool:
+    """Whether what `home` owns as `name` is called at another place of the tree too.
+
+    Only an edit that called it twice can bring that about, and then it is called away from its home.
+    """
+    if home is change.composite:
         return False
     root = change.composite
     while (parent := root.node.parent) is not None:
         root = parent
     return any(
-        other.layer is layer and other is not change.slot and (other.home or composite) is home
+        other is not change.slot and other.name == name and (other.home or composite) is home
         for composite, other in wired_sites(root)
     )
 
