@@ -37,11 +37,8 @@ class Chain(Composite):
                     result = slot.call(*args)
                 elif slot.layer is None:
                     continue
-                elif slot.reads is None:
-                    result = slot.call(*args, context=context)
                 else:
-                    values = {name: context.read(read) for name, read in slot.reads}
-                    result = slot.call(*args, **values)
+                    result = slot.invoke(args, context)
                 args = result if isinstance(result, tuple) else (result,)
         except Exception as error:
             if slot is not None:

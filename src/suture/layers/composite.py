@@ -18,13 +18,13 @@ from suture.layers.context import Context, Declaration, Entries, Read
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
 from suture.layers.navigation import Navigation
-from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.node import Node, Slot, Wired, check_name, node_of
 from suture.layers.recording import may_borrow
 
 _COPYING = "the composite that is being copied"
 
 
-class Composite(Navigation, nn.Module):
+class Composite(Navigation, Wired, nn.Module):
     """A layer made of layers. Use one of its kinds: `Chain`, `Stack`, `Parallel`, `Sum`, `Residual`, ...
 
     Children are given by position, by keyword or in one dictionary. An unnamed child takes the name of its class, made
@@ -91,11 +91,7 @@ class Composite(Navigation, nn.Module):
     def call_slot(self, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
         try:
-            if slot.plain:
-                return slot.call(*args)
-            if slot.reads is None:
-                return slot.call(*args, context=context)
-            return slot.call(*args, **{name: context.read(read) for name, read in slot.reads})
+            return slot.call(*args) if slot.plain else slot.invoke(args, context)
         except Exception as error:
             locate(error, self, slot, args)
             raise

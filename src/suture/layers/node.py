@@ -7,6 +7,7 @@ A name is a layer's home and key for ever; no edit renames a layer it did not br
 
 from __future__ import annotations
 
+import itertools
 import re
 import weakref
 from collections.abc import Iterator
@@ -15,13 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from suture.layers.context import Derived, Read, as_read
+from suture.layers.context import Context, Derived, Read, as_read
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
     from suture.layers.edit import Swap
 
+_LATE = "links that wait for the node"
+_versions = itertools.count(1)
 _NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
+
+
+class Wired:
+    """The base of composites, by which slots and nodes know them."""
+
+    node: Node
 
 
 class Slot:
@@ -34,6 +43,8 @@ class Slot:
     """What the leaf reads from the context; None where the layer takes the context itself."""
     plain: bool
     """Whether the layer is called with its arguments and nothing else."""
+    call: Any
+    """What is called; None for an empty slot, or one that was not prepared yet."""
 
     def __init__(self) -> None:
         self.changes: list[weakref.ref[Swap]] = []
@@ -42,16 +53,28 @@ class Slot:
     def fill(self, layer: nn.Module | None, name: str, home: Composite | None) -> None:
         """Puts `layer`, owned as `name` by `home` (None: by the composite of this slot), in this place."""
         self.layer, self.name, self.home = layer, name, home
-        self.call: Any = None
-        if layer is None or node_of(layer) is not None:
+        self.prepare()
+
+    def prepare(self) -> Any:
+        """Finds how the layer is called, and gives what is called."""
+        layer = self.layer
+        self.call, self.reads, self.plain = None, None, False
+        if isinstance(layer, Wired):
             # A composite inside a tree is called past the override that serves the outermost one.
-            self.reads, self.plain = None, False
-            self.call = None if layer is None else MethodType(nn.Module.__call__, layer)
-        else:
+            self.call = MethodType(nn.Module.__call__, layer)
+        elif layer is not None:
             self.call = layer.__call__
             declared: dict[str, Any] = getattr(layer, "reads", {})
             self.reads = tuple((keyword, as_read(read)) for keyword, read in declared.items())
             self.plain = not self.reads
+        return self.call
+
+    def invoke(self, args: tuple[Any, ...], context: Context) -> Any:
+        """Calls the layer as it wants to be called."""
+        call = self.call or self.prepare()
+        if self.reads is None:
+            return call(*args, context=context)
+        return call(*args, **{keyword: context.read(read) for keyword, read in self.reads})
 
     @property
     def swaps(self) -> list[Swap]:
@@ -62,9 +85,10 @@ class Slot:
         return (self.layer, self.name, self.home, self.swaps)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        layer, name, home, swaps = state
+        self.layer, self.name, self.home, swaps = state
         self.changes = [weakref.ref(swap) for swap in swaps]
-        self.fill(layer, name, home)
+        # The layer may not be complete yet, where a copy or a file holds a cycle: it is looked at when first called.
+        self.call, self.reads, self.plain = None, None, False
 
 
 class Node:
@@ -74,7 +98,7 @@ class Node:
         self.children = children
         self.slots: list[Slot] = []
         self.names: dict[str, weakref.ref[Swap] | None] = {}
-        self.version = 0
+        self.version = next(_versions)
         self.shares_leaves = False
         self.cached: tuple[int, Any] | None = None
         self.name = ""
@@ -99,16 +123,29 @@ class Node:
     def link(self, module: Composite) -> None:
         """Restores the weak links after a copy."""
         self.module = weakref.ref(module)
-        for name, child in self.children.items():
-            if (node := node_of(child)) is not None:
-                node._owner, node.name = self.module, name
-        for slot in self.filled():
-            if (node := node_of(slot.layer)) is not None:
-                node._parent = self.module
+        self.__dict__.update(module.__dict__.pop(_LATE, {}))
+        for name in self.__dict__.pop("home_of"):
+            _set_links(self.children[name], _owner=self.module, name=name)
+        for position in self.__dict__.pop("parent_of"):
+            _set_links(self.slots[position].layer, _parent=self.module)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = dict.fromkeys(self.names)
-        return self.__dict__ | {"_parent": None, "_owner": None, "module": None, "cached": None, "names": names}
+        module = self.module()
+        nodes = {name: node_of(child) for name, child in self.children.items()}
+        return self.__dict__ | {
+            "_parent": None,
+            "_owner": None,
+            "name": "",
+            "module": None,
+            "cached": None,
+            "names": dict.fromkeys(self.names),
+            "home_of": [name for name, node in nodes.items() if node is not None and node.owner is module],
+            "parent_of": [
+                position
+                for position, slot in enumerate(self.slots)
+                if (node := node_of(slot.layer)) is not None and node.parent is module
+            ],
+        }
 
     # Wiring
 
@@ -116,10 +153,11 @@ class Node:
         return (slot for slot in self.slots if slot.layer is not None)
 
     def touch(self) -> None:
-        """Counts an edit, here and in every composite around."""
+        """Marks an edit, here and in every composite around, by a number that no other structure has."""
         node: Node | None = self
+        version = next(_versions)
         while node is not None:
-            node.version += 1
+            node.version = version
             node = node_of(node.parent)
 
     # Ownership
@@ -173,8 +211,16 @@ class Node:
 
 def node_of(layer: nn.Module | None) -> Node | None:
     """The node of a composite; None for a leaf."""
-    node = layer.__dict__.get("node") if layer is not None else None
-    return node if isinstance(node, Node) else None
+    return layer.__dict__.get("node") if isinstance(layer, Wired) else None
+
+
+def _set_links(layer: nn.Module | None, **links: Any) -> None:
+    """Sets links of a composite now or, where a cycle has it not complete yet, when it is."""
+    node = node_of(layer)
+    if node is not None:
+        node.__dict__.update(links)
+    elif layer is not None:
+        layer.__dict__.setdefault(_LATE, {}).update(links)
 
 
 def check_name(name: str, owner: type[nn.Module]) -> None:
