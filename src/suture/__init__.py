@@ -1,5 +1,7 @@
 """Model surgery for PyTorch: read a network as a tree, cut it, stitch in something new, and use it as before."""
 
+from __future__ import annotations
+
 from suture.adapters.control_vector import ControlVector
 from suture.generation.causal_lm import CausalLM
 from suture.layers.calls import open_block as context

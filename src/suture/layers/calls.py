@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,31 @@ if TYPE_CHECKING:
     from suture.layers.composite import Composite
 
 
+class _Waiting:
+    """Counts, in the thread where it began, entries that wait for a call; until taken, or until nobody can call."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+        counts["pending"] += 1
+        self._ended = False
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._counts["pending"] -= 1
+
+
 class _Given:
     """Entries given to a module from outside of a call."""
 
-    def __init__(self, module: nn.Module, entries: Entries) -> None:
-        self.module = weakref.ref(module)
+    def __init__(self, module: nn.Module, entries: Entries, waiting: _Waiting | None = None) -> None:
+        self.module = weakref.ref(module, None if waiting is None else lambda _: waiting.end())
         self.entries = {scope: dict(keys) for scope, keys in entries.items()}
+        self.waiting = waiting
+
+    def __del__(self) -> None:
+        if self.waiting is not None:
+            self.waiting.end()
 
     def applies_to(self, called: nn.Module) -> bool:
         """Whether `called` is the module, a part of it, or a tree around it."""
@@ -42,8 +61,7 @@ class _Open(threading.local):
     """How much is given in this thread: context variables cannot be read in compiled code, this can."""
 
     def __init__(self) -> None:
-        self.blocks = 0
-        self.pending = 0
+        self.counts = {"blocks": 0, "pending": 0}
 
 
 _open = _Open()
@@ -81,7 +99,7 @@ def enter_call(module: Composite, context: Context | Entries | None, entries: Ma
 
 
 @contextmanager
-def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any]) -> Iterator[None]:
+def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any]) -> Generator[None]:
     """Gives entries to every call of `module`, of anything in it, and of a tree around it, for a block.
 
     It reaches every tree inside, however deep inside plain modules. An inner block wins over an outer one. Scopes are
@@ -106,12 +124,11 @@ def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any
 
 def set_pending(module: nn.Module, entries: Entries) -> None:
     """Gives `entries` to the next call of `module` or of anything in it; that call consumes them, also if it fails."""
-    _pending.set((*_pending.get(), _Given(module, _checked_scopes(entries))))
-    _open.pending += 1
+    _pending.set((*_pending.get(), _Given(module, _checked_scopes(entries), _Waiting(_open.counts))))
 
 
 @contextmanager
-def one_call(module: nn.Module) -> Iterator[None]:
+def one_call(module: nn.Module) -> Generator[None]:
     """Makes all calls in the block count as one for `module`: they share what was set for its next call."""
     taken = _take_pending(module)
     # Outermost: an open block wins over what was set for the next call.
@@ -120,20 +137,20 @@ def one_call(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Iterator[None]:
+def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Generator[None]:
     _blocks.set(blocks)
-    _open.blocks += len(added)
+    _open.counts["blocks"] += len(added)
     try:
         yield
     finally:
-        _open.blocks -= len(added)
+        _open.counts["blocks"] -= len(added)
         # Not what was there before: a block inside a generator may end before one that was opened after it.
         _blocks.set(tuple(given for given in _blocks.get() if given not in added))
 
 
 def _given_to(module: Composite) -> list[Entries]:
     if torch.compiler.is_compiling():
-        if _open.blocks > 0 or _open.pending > 0:
+        if _open.counts["blocks"] > 0 or _open.counts["pending"] > 0:
             raise RuntimeError(
                 "A context block is open, or entries are set for the next call, which a compiled function cannot see. "
                 "Pass the entries with the call, model(x, context={...}), or compile with model.compile(), which "
@@ -148,10 +165,10 @@ def _given_to(module: Composite) -> list[Entries]:
 def _take_pending(module: nn.Module) -> list[_Given]:
     waiting = _pending.get()
     taken = [given for given in waiting if given.applies_to(module)]
-    left = tuple(given for given in waiting if given not in taken and given.module() is not None)
-    _pending.set(left)
-    _open.pending -= len(waiting) - len(left)
+    _pending.set(tuple(given for given in waiting if given not in taken and given.module() is not None))
     for given in taken:
+        if given.waiting is not None:
+            given.waiting.end()
         around = given.module()
         _refuse_unread_anywhere(module if around is None else around, given.entries)
     return taken

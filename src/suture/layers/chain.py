@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +39,12 @@ class Chain(Composite):
                     continue
                 else:
                     result = slot.invoke(args, context)
-                args = result if isinstance(result, tuple) else (result,)
+                args = result if isinstance(result, tuple) else (result,)  # pyright: ignore[reportUnknownVariableType]
         except Exception as error:
             if slot is not None:
                 locate(error, self, slot, args)
             raise
-        return result
+        return result  # pyright: ignore[reportUnknownVariableType]
 
 
 class Stack(Chain):
@@ -193,7 +193,7 @@ def combine(composite: Composite, operation: Callable[[Any, Any], Any], results:
         raise TypeError(f"{kind} at {composite.path!r} has no children, so there is nothing to combine.")
     for result in results:
         if isinstance(result, tuple):
-            returned: tuple[Any, ...] = result
+            returned = cast("tuple[Any, ...]", result)
             raise TypeError(
                 f"{kind} at {composite.path!r} combines one result of each branch. "
                 f"A branch returned {len(returned)}: {', '.join(map(describe, returned))}."

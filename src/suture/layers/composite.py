@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from torch import nn
 
@@ -42,7 +42,7 @@ class Composite(Navigation, Wired, nn.Module):
 
     def __init__(self, *layers: nn.Module | Mapping[str, nn.Module], **named: nn.Module) -> None:
         super().__init__()
-        self.node = Node(self, cast("dict[str, nn.Module | None]", self._modules))
+        self.node = Node(self, self._modules)
         if len(layers) == 1 and isinstance(layers[0], Mapping):
             layers, named = (), {**layers[0], **named}
         for layer in layers:
@@ -170,7 +170,7 @@ class Composite(Navigation, Wired, nn.Module):
             inside = {id(module) for module in self._inside()} | memo.keys()
             memo.update({id(other): None for other in self._root().modules() if id(other) not in inside})
             memo[_COPYING] = self
-        copied = cast("Self", type(self).__new__(type(self)))
+        copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__dict__, memo))
         if outermost:

@@ -10,77 +10,23 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from suture.layers.node import Node, Slot, node_of
+from suture.layers.node import Slot, node_of
 from suture.layers.placing import fit, place_of
 from suture.layers.recording import EditError, Recording, recording
+from suture.layers.releasing import is_called_elsewhere, is_owned_in, release_what_left
+from suture.layers.swaps import Hole, Swap, sites_in, wired_sites
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
+    from suture.layers.swaps import Site
 
-    Site = tuple[Composite, Slot]
-
-
-class Hole:
-    """A slot of the new layer that took over `layer`, which came from `origin` in the old one.
-
-    `origin` is None where `layer` is the old layer itself.
-    """
-
-    def __init__(self, composite: Composite, slot: Slot, origin: Site | None) -> None:
-        self.composite = composite
-        self.slot = slot
-        self.origin = origin
-        self.layer = slot.layer
-        self.own_name = slot.name
-        self.own_changes = {change.number for change in slot.swaps}
-
-
-class Swap:
-    """One recorded change of one slot."""
-
-    _numbers = itertools.count()
-
-    def __init__(self, composite: Composite, slot: Slot, new: nn.Module | None, author: object) -> None:
-        self.composite = composite
-        self.slot = slot
-        self.old, self.old_name = slot.layer, slot.name
-        self.new, self.new_name = new, ""
-        self.home = slot.home or composite
-        self.old_stays_owned = False
-        self.holes: list[Hole] = []
-        self.hoisted_from: Site | None = None
-        self.own_changes = {other.number for other in slot.swaps}
-        self.released: list[tuple[Node, str, nn.Module]] = []
-        self.former_name = False
-        self.returned_by: Swap | None = None
-        self.place = place_of(composite, slot)
-        self.number = next(Swap._numbers)
-        self.live = True
-        self._author = weakref.ref(author) if author is not None else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_author": self._author() if self._author is not None else None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._author = weakref.ref(state["_author"]) if state["_author"] is not None else None
-
-    def __str__(self) -> str:
-        where = ".".join(filter(None, [self.home.node.path, self.new_name or self.old_name]))
-        author = self._author() if self._author is not None else None
-        if author is not None:
-            return f"the adapter {type(author).__name__} at {where!r}"
-        if self.old is None:
-            return f"the insertion of {where!r} ({type(self.new).__name__})"
-        if self.new is None:
-            return f"the removal of {where!r} ({type(self.old).__name__})"
-        return f"the replacement of {self.old_name!r} by {where!r} ({type(self.new).__name__})"
+    Content = tuple[nn.Module | None, str, Composite]
 
 
 class Edit:
@@ -108,7 +54,7 @@ class Edit:
 
 
 @contextmanager
-def editing(model: Composite) -> Iterator[Edit]:
+def editing(model: Composite) -> Generator[Edit]:
     """A block of edits that holds whole or not at all: an exception inside takes every edit back.
 
     >>> from suture import layers as sl
@@ -170,16 +116,6 @@ def undo_swaps(swaps: list[Swap]) -> None:
                 _undo(change, together, record)
 
 
-def wired_sites(composite: Composite, stop: frozenset[int] = frozenset()) -> Iterator[Site]:
-    """The filled slots below, depth first; layers whose id is in `stop` are not entered."""
-    for slot in composite.node.filled():
-        yield composite, slot
-        node = node_of(slot.layer)
-        inner = node.module() if node is not None and id(slot.layer) not in stop else None
-        if inner is not None:
-            yield from wired_sites(inner, stop)
-
-
 def _refuse_cycle(composite: Composite, new: nn.Module | None) -> None:
     around: Composite | None = composite
     while around is not None:
@@ -192,7 +128,7 @@ def _find_holes(change: Swap, record: Recording) -> None:
     parts: dict[int, Site | None] = {}
     if change.old is not None:
         parts[id(change.old)] = None
-        for site in _sites_in(change.old):
+        for site in sites_in(change.old):
             parts.setdefault(id(site[1].layer), site)
     change.hoisted_from = parts.get(id(change.new))
     node = node_of(change.new)
@@ -214,8 +150,8 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
     kept: list[Site | None] = [hole.origin for hole in change.holes]
     kept += [change.hoisted_from] if change.hoisted_from is not None else []
     change.old_stays_owned = old is not None and (
-        any(site is None or _is_owned_in(site, old) for site in kept)
-        or _is_called_elsewhere(change, home, change.old_name)
+        any(site is None or is_owned_in(site, old) for site in kept)
+        or is_called_elsewhere(change, home, change.old_name)
     )
     if change.hoisted_from is not None:
         where, origin = change.hoisted_from
@@ -241,78 +177,7 @@ def _rewire(change: Swap, record: Recording, name: str | None) -> None:
             record.own(owner.node, owned_as, hole.layer)
         record.fill(hole.composite, hole.slot, hole.layer, owned_as, owner)
     if old is not None:
-        _release_what_left(change, record, old)
-
-
-def _release_what_left(change: Swap, record: Recording, old: nn.Module) -> None:
-    """Takes out of the ownership what is not called any more, wherever it is owned."""
-    called = {(id(change.slot.home or change.composite), change.slot.name)} if change.new is not None else set()
-    called |= {(id(slot.home or composite), slot.name) for composite, slot in _sites_in(change.new)}
-    here = (id(change.home), change.old_name)
-    if change.old_stays_owned:
-        if here not in called and not _is_called_elsewhere(change, change.home, change.old_name):
-            _release_inside(change, record, old, called)
-    elif here not in called and not _is_called_elsewhere(change, change.home, change.old_name):
-        _release(change, record, change.home.node, change.old_name)
-    for composite, slot in _sites_in(old):
-        if slot.home is None or (id(slot.home), slot.name) in called or _is_owned_in((composite, slot), old):
-            continue
-        if not _is_called_elsewhere(change, slot.home, slot.name):
-            _release(change, record, slot.home.node, slot.name)
-
-
-def _release(change: Swap, record: Recording, node: Node, name: str) -> None:
-    """Releases a name, and a home with it that is not called and now holds nothing."""
-    layer = node.children.get(name)
-    if layer is None:
-        return
-    change.released.append((node, name, layer))
-    record.disown(node, name, change)
-    if not node.children and node.owner is not None and not _is_called(node):
-        _release(change, record, node.owner.node, node.name)
-
-
-def _release_inside(change: Swap, record: Recording, home: nn.Module, called: set[tuple[int, str]]) -> None:
-    """Of a layer that stays as a home, releases what is owned in it and not called."""
-    node = node_of(home)
-    homes = {identity for identity, _ in called}
-    for name, child in list(node.children.items()) if node is not None else ():
-        if node is None or child is None or (id(home), name) in called:
-            continue
-        if any(id(module) in homes for module in child.modules()):
-            _release_inside(change, record, child, called)
-        else:
-            change.released.append((node, name, child))
-            record.disown(node, name, change)
-
-
-def _sites_in(layer: nn.Module | None) -> Iterator[Site]:
-    node = node_of(layer)
-    module = node.module() if node is not None else None
-    return wired_sites(module) if module is not None else iter(())
-
-
-def _is_called(node: Node) -> bool:
-    """Whether a composite is called from the root of its tree; a home may only be owned."""
-    while (parent := node_of(node.parent)) is not None:
-        node = parent
-    return node.owner is None
-
-
-def _is_called_elsewhere(change: Swap, home: Composite, name: str) -> bool:
-    """Whether what `home` owns as `name` is called at another place of the tree too.
-
-    Only an edit that called it twice can bring that about, and then it is called away from its home.
-    """
-    if home is change.composite:
-        return False
-    root = change.composite
-    while (parent := root.node.parent) is not None:
-        root = parent
-    return any(
-        other is not change.slot and other.name == name and (other.home or composite) is home
-        for composite, other in wired_sites(root)
-    )
+        release_what_left(change, record, old)
 
 
 def _removal_of(change: Swap, new: nn.Module) -> Swap | None:
@@ -331,16 +196,6 @@ def _name_for(change: Swap, new: nn.Module) -> str:
     if change.old_stays_owned:
         return change.home.node.unused(f"{change.old_name}+{type(new).__name__}")
     return change.old_name
-
-
-def _is_owned_in(site: Site, old: nn.Module) -> bool:
-    """Whether the layer at a site is owned inside `old`, directly or deeper."""
-    owner: Composite | None = site[1].home or site[0]
-    while owner is not None:
-        if owner is old:
-            return True
-        owner = owner.node.owner
-    return False
 
 
 def _move_changes(record: Recording, source: Site, target: Site, staying: set[int]) -> None:
@@ -375,9 +230,9 @@ def _undo(change: Swap, together: set[int], record: Recording) -> None:
     _refuse_what_is_in_the_way(change, together)
 
     # What stands in the holes now leaves the new layer, which gets back what it was made with.
-    contents: list[tuple[Hole, nn.Module | None, str, Composite]] = []
+    contents: list[tuple[Hole, Content]] = []
     for hole in change.holes:
-        contents.append((hole, hole.slot.layer, hole.slot.name, hole.slot.home or hole.composite))
+        contents.append((hole, (hole.slot.layer, hole.slot.name, hole.slot.home or hole.composite)))
         record.fill(hole.composite, hole.slot, hole.layer, hole.own_name, None, borrowed=True)
         if hole.layer is not None and hole.own_name not in hole.composite.node.children:
             record.own(hole.composite.node, hole.own_name, hole.layer, borrowed=True)
@@ -393,14 +248,14 @@ def _undo(change: Swap, together: set[int], record: Recording) -> None:
     for node, name, layer in reversed(change.released):
         if node.children.get(name) is None:
             record.own(node, name, layer)
-    whole = next((content for content in contents if content[0].origin is None), None)
+    whole = next((content for hole, content in contents if hole.origin is None), None)
     if whole is None and old is not None and home.node.children.get(change.old_name) is None:
         record.own(home.node, change.old_name, old)
     if whole is None:
         record.fill(composite, slot, old, change.old_name, home)
     else:
-        record.fill(composite, slot, *whole[1:])
-    for hole, *content in contents:
+        record.fill(composite, slot, *whole)
+    for hole, content in contents:
         if hole.origin is not None:
             record.fill(*hole.origin, *content)
         _move_changes(record, (hole.composite, hole.slot), hole.origin or (composite, slot), hole.own_changes)

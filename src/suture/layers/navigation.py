@@ -11,6 +11,7 @@ from torch import nn
 from suture.layers import edit
 from suture.layers.edit import Edit
 from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.recording import recording
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
@@ -228,8 +229,13 @@ class Navigation:
         else:
             self._insert_at(len(self.node.slots), layer, where)
 
-    def __delitem__(self, where: int | str) -> None:
-        """Takes out the layer at a position or of a name."""
+    def __delitem__(self, where: int | str | slice) -> None:
+        """Takes out the layer at a position or of a name, or the layers of a slice."""
+        if isinstance(where, slice):
+            with recording():
+                for slot in list(self.node.filled())[where]:
+                    edit.swap(cast("Composite", self), slot, None)
+            return
         if isinstance(where, int):
             self.pop(where)
             return
@@ -254,12 +260,18 @@ class Navigation:
 
 
 def checked(layer: object) -> nn.Module:
+    """Refuses what is no module."""
+    if isinstance(layer, type):
+        raise TypeError(
+            f"A layer is a module. Received: the class {layer.__name__}; give an instance, {layer.__name__}()."
+        )
     if not isinstance(layer, nn.Module):
         raise TypeError(f"A layer is a module. Received: {layer!r:.80} ({type(layer).__name__}).")
     return layer
 
 
 def describe_layer(layer: object) -> str:
+    """A layer as it is named in errors."""
     return type(layer).__name__ if isinstance(layer, nn.Module) else f"{layer!r:.60}"
 
 

@@ -20,7 +20,7 @@ from suture.layers.context import Context, Derived, Read, as_read
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
-    from suture.layers.edit import Swap
+    from suture.layers.swaps import Swap
 
 _LATE = "links that wait for the node"
 _versions = itertools.count(1)
@@ -126,7 +126,8 @@ class Node:
         self.__dict__.update(module.__dict__.pop(_LATE, {}))
         for name in self.__dict__.pop("home_of"):
             _set_links(self.children[name], _owner=self.module, name=name)
-        for position in self.__dict__.pop("parent_of"):
+        positions: list[int] = self.__dict__.pop("parent_of")
+        for position in positions:
             _set_links(self.slots[position].layer, _parent=self.module)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,6 +21,8 @@ _NEAR = 64
 
 @dataclass(frozen=True)
 class Placing:
+    """What a layer takes on where it is put."""
+
     dtype: torch.dtype | None
     device: torch.device | None
     training: bool

@@ -1,10 +1,10 @@
-"""The journal of the edits now being made: each step with its inverse, so that a failure leaves nothing half-changed."""
+"""The journal of the edits being made: each step with its inverse, so that a failure leaves nothing half-changed."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from suture.layers.node import Node, Slot, node_of
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
-    from suture.layers.edit import Swap
+    from suture.layers.swaps import Swap
 
 
 class EditError(RuntimeError):
@@ -148,8 +148,8 @@ class Recording:
                 continue
             if former is not None and _calls_elsewhere(former, slot):
                 raise EditError(
-                    f"{type(slot.layer).__name__} is wired in {type(former).__name__} {former.node.path!r} already, and "
-                    f"a composite has one parent. Put in a copy that shares its layers: layer.structural_copy()."
+                    f"{type(slot.layer).__name__} is wired in {type(former).__name__} {former.node.path!r} already, "
+                    f"and a composite has one parent. Put in a copy that shares its layers: layer.structural_copy()."
                 )
             if node.parent is not composite:
                 self.fill(composite, slot, slot.layer, slot.name, slot.home)
@@ -169,7 +169,7 @@ _open = _Open()
 
 
 @contextmanager
-def recording(author: object = None, cancels: list[Swap] | None = None) -> Iterator[Recording]:
+def recording(author: object = None, cancels: list[Swap] | None = None) -> Generator[Recording]:
     """Groups the edits made inside into one; an exception takes all of them back.
 
     `author` is who is named when one of them is in the way of another. An edit that takes back one of `cancels` undoes
@@ -201,7 +201,7 @@ def on_rollback(inverse: Callable[[], None]) -> None:
 
 
 @contextmanager
-def borrowing() -> Iterator[None]:
+def borrowing() -> Generator[None]:
     """Allows a composite that has a parent to be put in a new composite, on the way into an edit."""
     _open.borrowing += 1
     try:
@@ -211,4 +211,5 @@ def borrowing() -> Iterator[None]:
 
 
 def may_borrow() -> bool:
+    """Whether a composite that has a parent may be put in a new one now."""
     return _open.borrowing > 0

@@ -6,15 +6,17 @@ An adapter says only the way in. Every edit made during `inject` is recorded, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from torch import nn
 
 from suture.layers.composite import Composite
-from suture.layers.edit import Swap, undo_swaps
+from suture.layers.edit import undo_swaps
+from suture.layers.navigation import checked
 from suture.layers.recording import EditError, borrowing, on_rollback, recording
+from suture.layers.swaps import Swap
 
 T = TypeVar("T", bound=nn.Module)
 P = ParamSpec("P")
@@ -52,7 +54,8 @@ class Adapter(Generic[T]):
         super().__init_subclass__(**arguments)
         # An author's inject and eject may be written anywhere in a hierarchy, and each may call the one above; the
         # outermost call is the one that records.
-        for name, around in (("inject", Adapter.injecting), ("eject", Adapter.ejecting)):
+        methods: dict[str, Callable[[Any], Any]] = {"inject": Adapter.injecting, "eject": Adapter.ejecting}
+        for name, around in methods.items():
             if name in cls.__dict__:
                 setattr(cls, name, _within(around, cls.__dict__[name]))
 
@@ -72,10 +75,9 @@ class Adapter(Generic[T]):
         return swaps is not None and (not swaps or any(swap.live for swap in swaps))
 
     @contextmanager
-    def setup_adapter(self, target: T) -> Iterator[None]:
+    def setup_adapter(self, target: T) -> Generator[None]:
         """Names the target; a layer built inside may hold it although it stands in its model."""
-        if not isinstance(target, nn.Module):
-            raise TypeError(f"{type(self).__name__} adapts a module. Received: {target!r:.80}.")
+        checked(target)
         # In a tuple and past torch's own attribute rules, since the target is not a child by being the target.
         self.__dict__["_adapted"] = (target,)
         self.__dict__["_injected"] = None
@@ -114,7 +116,7 @@ class Adapter(Generic[T]):
             undo_swaps(self._injected or [])
 
     @contextmanager
-    def injecting(self) -> Iterator[None]:
+    def injecting(self) -> Generator[None]:
         """Records the edits inside as those of this adapter; nested in itself it does nothing."""
         if self.__dict__.get("_busy"):
             yield
@@ -128,7 +130,7 @@ class Adapter(Generic[T]):
             self._set_injected(list(record.swaps))
 
     @contextmanager
-    def ejecting(self) -> Iterator[None]:
+    def ejecting(self) -> Generator[None]:
         """An edit inside that takes back one of `inject` undoes that one; nested in itself it does nothing."""
         if self.__dict__.get("_busy"):
             yield
@@ -141,7 +143,7 @@ class Adapter(Generic[T]):
             self._set_injected(None)
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _working(self) -> Generator[None]:
         self.__dict__["_busy"] = True
         try:
             yield
