@@ -28,6 +28,11 @@ class Beside(sl.Sum, Adapter[nn.Module]):
             super().__init__(target, beside=sl.Chain(sl.UseContext("side", "x", default=0.0), Plus()))
 
 
+class Zero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
 class Plus(nn.Module):
     def forward(self, x: float) -> float:
         return x + 1
@@ -42,7 +47,7 @@ class Rebuilt(sl.Chain, Adapter[sl.Chain]):
 
     def inject(self, parent: sl.Composite | None = None) -> Rebuilt:
         inner = self.target.ensure_find(sl.Parallel)
-        self.target.replace(inner, sl.Parallel(*(sl.Sum(layer, layer) for layer in inner)))
+        self.target.replace(inner, sl.Parallel(*(sl.Sum(layer, Zero()) for layer in inner)))
         return super().inject(parent)
 
 

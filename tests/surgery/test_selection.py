@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -469,14 +468,3 @@ def test_a_selection_prints_the_tree_with_the_matches_marked(model: sl.Chain) ->
         "  └─ … norm",
         "2 of 56 layers selected",
     ]
-
-
-def test_an_edit_costs_what_it_touches() -> None:
-    def seconds(count: int) -> float:
-        model = sl.Chain(*(sl.Chain(*(sl.Linear(1, 1) for _ in range(50))) for _ in range(count // 50)))
-        started = time.process_time()
-        select(model, sl.Linear).replace(lambda leaf: sl.Identity())
-        return time.process_time() - started
-
-    seconds(500)
-    assert seconds(4000) < 8 * 3 * seconds(500)

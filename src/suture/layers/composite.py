@@ -7,24 +7,26 @@ composite. Leaves receive what they declare to read from it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Declaration, Entries, Read
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
 from suture.layers.navigation import Navigation
-from suture.layers.node import Node, Slot, Wired, check_name, node_of
+from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.ownership import count_anew, everything_in, set_aside, top_of
 from suture.layers.recording import may_borrow
 
-_COPYING = "the composite that is being copied"
+_COPYING = "the layers that are being copied, by identity"
+_WHOLE = "the composite that is being copied"
 
 
-class Composite(Navigation, Wired, nn.Module):
+class Composite(Navigation, nn.Module):
     """A layer made of layers. Use one of its kinds: `Chain`, `Stack`, `Parallel`, `Sum`, `Residual`, ...
 
     Children are given by position, by keyword or in one dictionary. An unnamed child takes the name of its class, made
@@ -40,9 +42,17 @@ class Composite(Navigation, Wired, nn.Module):
     writes: tuple[tuple[str, str], ...] = ()
     """The context entries, scope and key, that it writes for later readers."""
 
+    node: Node
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # Before everything else, so that a composite is known as one while it is being copied or unpickled.
+        composite = super().__new__(cls)
+        composite.__dict__["node"] = Node(composite)
+        return composite
+
     def __init__(self, *layers: nn.Module | Mapping[str, nn.Module], **named: nn.Module) -> None:
         super().__init__()
-        self.node = Node(self, self._modules)
+        self.node.children = cast("dict[str, nn.Module | None]", self._modules)
         if len(layers) == 1 and isinstance(layers[0], Mapping):
             layers, named = (), {**layers[0], **named}
         for layer in layers:
@@ -66,13 +76,15 @@ class Composite(Navigation, Wired, nn.Module):
         if name is None:
             name = self.name_for(layer)
         else:
-            check_name(name, type(self))
+            check_name(name, self)
         slot = Slot()
-        slot.fill(layer, name, None)
-        self.node.slots.append(slot)
-        self.node.own(name, layer, borrowed=borrowed)
+        self.node.insert(len(self.node.slots), slot)
+        self.node.fill(slot, layer, name, None)
+        self.node.own(name, layer)
+        self.node.uses[name], slot.used = 1, True
         if node is not None and not borrowed:
-            node.parent = self
+            node.parent = node.last_owner = self
+            node.name = name
 
     def name_for(self, layer: nn.Module) -> str:
         """The name that `layer` gets here when none is given."""
@@ -154,52 +166,50 @@ class Composite(Navigation, Wired, nn.Module):
         >>> block.structural_copy()[0] is block[0]
         True
         """
-        inside = list(self._inside())
+        inside = everything_in(self)
         leaves = {id(leaf): leaf for leaf in inside if node_of(leaf) is None}
         tensors = {id(each): each for module in inside for each in (*module.parameters(), *module.buffers())}
         copied = self.__deepcopy__({**leaves, **tensors})
-        for module in copied.modules():
-            if (node := node_of(module)) is not None:
+        for layer in everything_in(copied):
+            if (node := node_of(layer)) is not None:
                 node.shares_leaves = True
         return copied
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
-        outermost = _COPYING not in memo
-        if outermost:
+        inside: set[int] | None = memo.get(_COPYING)
+        if inside is not None and id(self) not in inside and top_of(self) is top_of(memo[_WHOLE]):
             # What stands around a part is not copied with it.
-            inside = {id(module) for module in self._inside()} | memo.keys()
-            memo.update({id(other): None for other in self._root().modules() if id(other) not in inside})
-            memo[_COPYING] = self
+            return cast("Self", None)
+        if inside is None:
+            memo |= {_COPYING: {id(layer) for layer in everything_in(self)}, _WHOLE: self}
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__setstate__(copy.deepcopy(self.__dict__, memo))
-        if outermost:
-            copied._claim_strays()
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        if inside is None:
+            del memo[_COPYING], memo[_WHOLE]
+            count_anew(copied)
         return copied
 
-    def _inside(self) -> Iterator[nn.Module]:
-        """What is owned or wired in this tree, homes that are not called included."""
-        yield from self.modules()
-        for place in self.places():
-            yield from place.layer.modules()
-
-    def _root(self) -> Composite:
-        root = self
-        while (parent := root.node.parent) is not None:
-            root = parent
-        return root
-
-    def _claim_strays(self) -> None:
-        """Owns the layers that are wired in this copy and were owned outside of what was copied."""
-        for place in list(self.places()):
-            node, slot = place.parent.node, place.slot
-            if slot.home is None and node.children.get(slot.name) is not slot.layer:
-                slot.fill(place.layer, node.unused(slot.name), None)
-                node.own(slot.name, place.layer)
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"node": self.node.__getstate__()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.node.link(self)
+        super().__setstate__(state | {"node": self.node})
+        self.node.restore(state["node"])
+
+    # What edits took out and can put back moves with the tree.
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        for layer in set_aside(self):
+            nn.Module._apply(layer, fn, recurse=node_of(layer) is None)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for layer in set_aside(self):
+            nn.Module.train(layer, mode)
+        return self
 
     def __copy__(self) -> Self:
         raise TypeError(
@@ -208,10 +218,16 @@ class Composite(Navigation, Wired, nn.Module):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, nn.Module) and "node" in self.__dict__:
+        if isinstance(value, nn.Module) and "_modules" in self.__dict__:
             self[name] = value
+        elif value is None and name in self.__dict__.get("_modules", ()):
+            raise TypeError(f"A layer is taken out with `del model[{name!r}]`, which can be undone. Received: None.")
         else:
             super().__setattr__(name, value)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Puts a layer at the end, as `self[name] = module` does."""
+        setattr(self, name, module)
 
     def __delattr__(self, name: str) -> None:
         if name in self._modules:

@@ -40,7 +40,7 @@ class Navigation:
     # Reading
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.node.filled())
+        return self.node.length
 
     def __iter__(self) -> Iterator[nn.Module]:
         return iter([slot.layer for slot in self.node.filled() if slot.layer is not None])
@@ -136,16 +136,15 @@ class Navigation:
         return cast("Self", copied)
 
     def _slot_at(self, position: int) -> Slot:
-        slots = list(self.node.filled())
         try:
-            return slots[position]
+            return self.node.slot_at(position)
         except IndexError:
             raise IndexError(
-                f"There is no layer {position} in this {type(self).__name__}, which has {len(slots)}."
+                f"There is no layer {position} in this {type(self).__name__}, which has {len(self)}."
             ) from None
 
     def _slot_of(self, layer: object) -> Slot:
-        slots = [slot for slot in self.node.filled() if slot.layer is layer]
+        slots = self.node.slots_of(layer)
         if len(slots) == 1:
             return slots[0]
         if slots:
@@ -161,10 +160,12 @@ class Navigation:
 
     def insert(self, position: int, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` before the one at `position`, as `list.insert` does."""
-        slots = list(self.node.filled())
-        following = slots[position:][:1] if position < len(slots) else []
-        index = self.node.slots.index(following[0]) if following else len(self.node.slots)
-        return self._insert_at(index, layer, name)
+        if not -len(self) <= position < len(self):
+            position = 0 if position < 0 else len(self)
+        if position == len(self):
+            return self.append(layer, name)
+        following = self.node.slot_at(position)
+        return self._insert_at(self.node.slots.index(following), layer, name)
 
     def insert_before(self, present: nn.Module, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` before the child `present`."""
@@ -250,7 +251,7 @@ class Navigation:
 
     def _insert_at(self, index: int, layer: nn.Module, name: str | None) -> Edit:
         if name is not None:
-            check_name(name, type(cast("Composite", self)))
+            check_name(name, cast("Composite", self))
             if not self.node.is_free(name):
                 raise ValueError(
                     f"The name {name!r} is taken in this {type(self).__name__}, by a layer or by one that was taken "
@@ -277,7 +278,7 @@ def describe_layer(layer: object) -> str:
 
 def _owned(layer: nn.Module) -> dict[str, nn.Module]:
     node = node_of(layer)
-    return {name: child for name, child in (node.children if node else {}).items() if child is not None}
+    return {name: child for name, child in (node.children if node is not None else {}).items() if child is not None}
 
 
 def _places(composite: Composite, path: str, depth: int, paths: dict[int, str]) -> Iterator[Place]:

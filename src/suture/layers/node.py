@@ -20,23 +20,16 @@ from suture.layers.context import Context, Derived, Read, as_read
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
-    from suture.layers.swaps import Swap
+    from suture.layers.swap import Swap
 
-_LATE = "links that wait for the node"
 _versions = itertools.count(1)
 _NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
-
-
-class Wired:
-    """The base of composites, by which slots and nodes know them."""
-
-    node: Node
 
 
 class Slot:
     """One place in a wiring. It keeps its position while empty, so that what was taken out can return."""
 
-    __slots__ = ("call", "changes", "home", "layer", "name", "plain", "reads")
+    __slots__ = ("call", "changes", "home", "layer", "name", "plain", "reads", "used")
 
     layer: nn.Module | None
     reads: tuple[tuple[str, Read | Derived], ...] | None
@@ -48,6 +41,8 @@ class Slot:
 
     def __init__(self) -> None:
         self.changes: list[weakref.ref[Swap]] = []
+        self.used = False
+        """Whether it is a reason for its home to own the layer: not where it is out of the wiring."""
         self.fill(None, "", None)
 
     def fill(self, layer: nn.Module | None, name: str, home: Composite | None) -> None:
@@ -59,7 +54,7 @@ class Slot:
         """Finds how the layer is called, and gives what is called."""
         layer = self.layer
         self.call, self.reads, self.plain = None, None, False
-        if isinstance(layer, Wired):
+        if node_of(layer) is not None:
             # A composite inside a tree is called past the override that serves the outermost one.
             self.call = MethodType(nn.Module.__call__, layer)
         elif layer is not None:
@@ -82,29 +77,38 @@ class Slot:
         return [swap for reference in self.changes if (swap := reference()) is not None and swap.live]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.layer, self.name, self.home, self.swaps)
+        return (self.layer, self.name, self.home, self.used, self.swaps)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.layer, self.name, self.home, swaps = state
+        self.layer, self.name, self.home, self.used, swaps = state
         self.changes = [weakref.ref(swap) for swap in swaps]
         # The layer may not be complete yet, where a copy or a file holds a cycle: it is looked at when first called.
         self.call, self.reads, self.plain = None, None, False
 
 
 class Node:
-    """The place of one composite in its tree. `children` is torch's own dictionary of what the composite owns."""
+    """The place of one composite in its tree. It exists before the composite has been initialised."""
 
-    def __init__(self, module: Composite, children: dict[str, nn.Module | None]) -> None:
-        self.children = children
+    def __init__(self, module: Composite) -> None:
+        self.module = weakref.ref(module)
+        self.children: dict[str, nn.Module | None] = {}
+        """torch's own dictionary of what the composite owns."""
         self.slots: list[Slot] = []
         self.names: dict[str, weakref.ref[Swap] | None] = {}
+        """Every name that was given, in order, with the last swap that took it away."""
+        self.uses: dict[str, int] = {}
+        """How many slots call what is owned here under a name: what nothing calls is not owned."""
         self.version = next(_versions)
         self.shares_leaves = False
+        self.only_home = False
+        """Whether it was taken out of the wiring, but for layers in it that are still called."""
         self.cached: tuple[int, Any] | None = None
-        self.name = ""
+        self._positions: dict[int, list[Slot]] = {}
+        self._empty = 0
+        self._numbers: dict[str, int] = {}
         self._parent: weakref.ref[Composite] | None = None
         self._owner: weakref.ref[Composite] | None = None
-        self.module = weakref.ref(module)
+        self.name = ""
 
     # Links upwards are weak, so that a tree without edits holds no reference cycle and is freed at once.
 
@@ -117,41 +121,80 @@ class Node:
         self._parent = None if parent is None else weakref.ref(parent)
 
     @property
-    def owner(self) -> Composite | None:
+    def last_owner(self) -> Composite | None:
+        """The composite that owns this one, as `name`, or was the last to own it."""
         return self._owner() if self._owner is not None else None
 
-    def link(self, module: Composite) -> None:
-        """Restores the weak links after a copy."""
-        self.module = weakref.ref(module)
-        self.__dict__.update(module.__dict__.pop(_LATE, {}))
-        for name in self.__dict__.pop("home_of"):
-            _set_links(self.children[name], _owner=self.module, name=name)
-        positions: list[int] = self.__dict__.pop("parent_of")
-        for position in positions:
-            _set_links(self.slots[position].layer, _parent=self.module)
+    @last_owner.setter
+    def last_owner(self, owner: Composite | None) -> None:
+        self._owner = None if owner is None else weakref.ref(owner)
+
+    @property
+    def owner(self) -> Composite | None:
+        owner = self.last_owner
+        return owner if owner is not None and owner.node.children.get(self.name) is self.module() else None
 
     def __getstate__(self) -> dict[str, Any]:
-        module = self.module()
-        nodes = {name: node_of(child) for name, child in self.children.items()}
-        return self.__dict__ | {
-            "_parent": None,
-            "_owner": None,
-            "name": "",
-            "module": None,
-            "cached": None,
-            "names": dict.fromkeys(self.names),
-            "home_of": [name for name, node in nodes.items() if node is not None and node.owner is module],
-            "parent_of": [
-                position
-                for position, slot in enumerate(self.slots)
-                if (node := node_of(slot.layer)) is not None and node.parent is module
-            ],
-        }
+        names = {name: removal() if removal is not None else None for name, removal in self.names.items()}
+        # A home that nothing calls any more is found again by what returns to it.
+        waiting = self.owner is None and (self.only_home or self.parent is not None)
+        links = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
+        return self.__dict__ | {"names": names, "cached": None, "_positions": None} | links
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes the state of a copied or unpickled node. It links what is below; the links upwards come from there."""
+        links = {"module": self.module, "_parent": self._parent, "_owner": self._owner, "_positions": {}}
+        self.__dict__.update(state | links)
+        if (owner := state["_owner"]) is not None:
+            self.last_owner = owner
+        self.names = {name: weakref.ref(swap) if swap is not None else None for name, swap in state["names"].items()}
+        for name, child in self.children.items():
+            if (node := node_of(child)) is not None:
+                node._owner, node.name = self.module, name
+        for slot in self.filled():
+            self._positions.setdefault(id(slot.layer), []).append(slot)
+            node = node_of(slot.layer)
+            if node is not None and (slot.used or node._parent is None):
+                node._parent = self.module
 
     # Wiring
 
     def filled(self) -> Iterator[Slot]:
         return (slot for slot in self.slots if slot.layer is not None)
+
+    @property
+    def length(self) -> int:
+        """How many layers are wired."""
+        return len(self.slots) - self._empty
+
+    def slot_at(self, position: int) -> Slot:
+        """The filled slot at a position, which may be negative. Raises `IndexError`."""
+        return self.slots[position] if not self._empty else list(self.filled())[position]
+
+    def slots_of(self, layer: object) -> list[Slot]:
+        """The slots that hold `layer`."""
+        return self._positions.get(id(layer), [])
+
+    def insert(self, position: int, slot: Slot) -> None:
+        """Puts in an empty slot."""
+        self.slots.insert(position, slot)
+        self._empty += 1
+
+    def remove(self, slot: Slot) -> None:
+        """Takes out an empty slot."""
+        self.slots.remove(slot)
+        self._empty -= 1
+
+    def fill(self, slot: Slot, layer: nn.Module | None, name: str, home: Composite | None) -> None:
+        """Fills a slot of this node."""
+        if slot.layer is not None:
+            self._positions[id(slot.layer)].remove(slot)
+            if not self._positions[id(slot.layer)]:
+                del self._positions[id(slot.layer)]
+        if layer is not None:
+            self._positions.setdefault(id(layer), []).append(slot)
+        self._empty += (layer is None) - (slot.layer is None)
+        slot.fill(layer, name, home)
 
     def touch(self) -> None:
         """Marks an edit, here and in every composite around, by a number that no other structure has."""
@@ -167,72 +210,72 @@ class Node:
     def path(self) -> str:
         names: list[str] = []
         node = self
-        while (owner := node_of(node.owner)) is not None:
+        while (owner := node.owner) is not None:
             names.append(node.name)
-            node = owner
+            node = owner.node
         return ".".join(reversed(names))
 
-    def own(self, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
+    def own(self, name: str, layer: nn.Module | None) -> None:
         """Owns `layer` as `name`; a name that returns takes its old position among the others."""
-        known = name in self.names
-        self.names[name] = None
-        present = name in self.children
+        returns = name in self.names and name not in self.children
+        self.names.setdefault(name, None)
         self.children[name] = layer
-        if known and not present:
+        if returns:
             later = list(self.names)[list(self.names).index(name) + 1 :]
             for other in later:
                 if other in self.children:
                     self.children[other] = self.children.pop(other)
-        if not borrowed and (node := node_of(layer)) is not None:
-            node._owner, node.name = self.module, name
 
-    def disown(self, name: str) -> None:
-        layer = self.children.pop(name)
-        node = node_of(layer)
-        if node is not None and node.name == name and node.owner is self.module():
-            node._owner, node.name = None, ""
+    def count(self, slot: Slot, name: str, by: int) -> None:
+        """Counts a slot in (+1) or out (-1) among those for which something is owned as `name`."""
+        slot.used = by > 0
+        self.uses[name] = self.uses.get(name, 0) + by
+        if not self.uses[name]:
+            del self.uses[name]
 
     def is_free(self, name: str) -> bool:
         """Whether `name` can be given: it is not owned, and nothing that had it can come back."""
-        if name in self.children:
-            return False
-        removal = self.names.get(name)
-        swap = removal() if removal is not None else None
-        return swap is None or not swap.live
+        return name not in self.children and self.last_removal(name) is None
 
-    def unused(self, base: str, first: bool = True) -> str:
+    def last_removal(self, name: str) -> Swap | None:
+        """The last swap that took a name away, if it can be undone and the name is not owned."""
+        removal = self.names.get(name) if name not in self.children else None
+        swap = removal() if removal is not None else None
+        return swap if swap is not None and swap.live else None
+
+    def unused(self, base: str) -> str:
         """`base`, or `base_2`, `base_3`, ...: the first that was never given."""
-        if first and base not in self.names:
+        if base not in self.names:
             return base
-        number = 2
+        number = self._numbers.get(base, 2)
         while f"{base}_{number}" in self.names:
             number += 1
+        self._numbers[base] = number
         return f"{base}_{number}"
+
+    def forget(self, name: str) -> None:
+        """Makes a name as if it had never been given."""
+        del self.names[name]
+        self._numbers.clear()
 
 
 def node_of(layer: nn.Module | None) -> Node | None:
     """The node of a composite; None for a leaf."""
-    return layer.__dict__.get("node") if isinstance(layer, Wired) else None
+    node = layer.__dict__.get("node") if layer is not None else None
+    return node if isinstance(node, Node) else None
 
 
-def _set_links(layer: nn.Module | None, **links: Any) -> None:
-    """Sets links of a composite now or, where a cycle has it not complete yet, when it is."""
-    node = node_of(layer)
-    if node is not None:
-        node.__dict__.update(links)
-    elif layer is not None:
-        layer.__dict__.setdefault(_LATE, {}).update(links)
-
-
-def check_name(name: str, owner: type[nn.Module]) -> None:
-    """Refuses a name that cannot be part of a path or would hide an attribute of the class."""
+def check_name(name: str, owner: nn.Module) -> None:
+    """Refuses a name that cannot be part of a path or would hide an attribute of its owner."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"A layer cannot be named {name!r}: a name is made of letters, digits and underscores, "
             f"because it is a part of paths and of checkpoint keys."
         )
-    if hasattr(owner, name) or name in ("training", "node"):
+    kind = type(owner)
+    tensors = (*dict(owner.named_parameters(recurse=False)), *dict(owner.named_buffers(recurse=False)))
+    if hasattr(kind, name) or name in owner.__dict__ or name in tensors:
         raise ValueError(
-            f"A layer of {owner.__name__} cannot be named {name!r}: it would hide {owner.__name__}.{name}. "
+            f"A layer of {kind.__name__} cannot be named {name!r}: it would hide {kind.__name__}.{name}. "
             f"Choose another name, such as {name + '_layer'!r}."
         )

@@ -1,20 +1,20 @@
-"""The journal of the edits being made: each step with its inverse, so that a failure leaves nothing half-changed."""
+"""The journal of the edits now being made: each step with its inverse, so that a failure leaves nothing half-changed."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from suture.layers.node import Node, Slot, node_of
+from suture.layers.node import Slot, node_of
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
-    from suture.layers.swaps import Swap
+    from suture.layers.swap import Swap
 
 
 class EditError(RuntimeError):
@@ -22,24 +22,28 @@ class EditError(RuntimeError):
 
 
 class Recording:
-    """The swaps made while it is open, the inverse of every step, and the composites put at a second place."""
+    """The swaps made while it is open, and how to take back every step."""
 
     def __init__(self, author: object, cancels: list[Swap]) -> None:
         self.author = author
         self.cancels = cancels
         self.swaps: list[Swap] = []
-        self.inverses: list[Callable[[], None]] = []
-        self.borrowed: list[tuple[Composite, Slot, Composite | None]] = []
+        self.inverses: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
-    def do(self, action: Callable[[], None], inverse: Callable[[], None]) -> None:
-        action()
-        self.inverses.append(inverse)
+    def on_rollback(self, function: Callable[..., object], *args: Any) -> None:
+        """Has a function called should this be taken back."""
+        self.inverses.append((function, args))
 
     def rollback(self) -> None:
         while self.inverses:
-            self.inverses.pop()()
+            function, args = self.inverses.pop()
+            function(*args)
 
     # The steps that every edit is made of.
+
+    def set(self, target: object, attribute: str, value: object) -> None:
+        self.on_rollback(setattr, target, attribute, getattr(target, attribute))
+        setattr(target, attribute, value)
 
     def fill(
         self,
@@ -52,111 +56,73 @@ class Recording:
         borrowed: bool = False,
     ) -> None:
         """Fills a slot; unless the layer is only borrowed, `composite` becomes its parent."""
-        before = (slot.layer, slot.name, slot.home)
-        leaving, entering = node_of(slot.layer), node_of(layer)
-        parents = [(node, node.parent) for node in (leaving, entering) if node is not None]
-
-        def inverse() -> None:
-            slot.fill(*before)
-            for node, parent in reversed(parents):
-                node.parent = parent
-            composite.node.touch()
-
-        slot.fill(layer, name, home if home is not composite else None)
+        node, leaving, entering = composite.node, node_of(slot.layer), node_of(layer)
+        self.on_rollback(node.touch)
+        for inner in (leaving, entering):
+            if inner is not None:
+                self.on_rollback(setattr, inner, "parent", inner.parent)
+        self.on_rollback(node.fill, slot, slot.layer, slot.name, slot.home)
+        node.fill(slot, layer, name, home if home is not composite else None)
         if leaving is not None and leaving.parent is composite:
             leaving.parent = None
         if entering is not None and not borrowed:
             entering.parent = composite
-        composite.node.touch()
-        self.inverses.append(inverse)
+        node.touch()
 
     def add_slot(self, composite: Composite, position: int, slot: Slot) -> None:
-        slots = composite.node.slots
-        self.do(lambda: slots.insert(position, slot), lambda: slots.remove(slot))
+        self.on_rollback(composite.node.remove, slot)
+        composite.node.insert(position, slot)
 
     def drop_slot(self, composite: Composite, slot: Slot) -> None:
-        slots = composite.node.slots
-        position = slots.index(slot)
-        self.do(lambda: slots.remove(slot), lambda: slots.insert(position, slot))
+        self.on_rollback(composite.node.insert, composite.node.slots.index(slot), slot)
+        composite.node.remove(slot)
 
-    def own(self, node: Node, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
-        """Makes a composite own `layer` as `name`; unless it is only borrowed, this is its home."""
-        before, known, removal = node.children.get(name), name in node.names, node.names.get(name)
+    def own(self, home: Composite, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
+        """Makes `home` own `layer` as `name`; unless it is only borrowed, this is its home."""
+        node, inner = home.node, node_of(layer)
+        if name not in node.names:
+            self.on_rollback(node.forget, name)
+        if (before := node.children.get(name)) is not None:
+            self.on_rollback(node.own, name, before)
+        else:
+            self.on_rollback(node.children.pop, name)
+        node.own(name, layer)
+        if inner is not None and not borrowed:
+            self.set(inner, "last_owner", home)
+            self.set(inner, "name", name)
 
-        def inverse() -> None:
-            if before is not None:
-                node.own(name, before)
-            else:
-                node.disown(name)
-            if known:
-                node.names[name] = removal
-            else:
-                del node.names[name]
-
-        self.do(lambda: node.own(name, layer, borrowed=borrowed), inverse)
-
-    def disown(self, node: Node, name: str, by: Swap | None) -> None:
+    def disown(self, home: Composite, name: str, by: Swap | None) -> None:
         """Ends an ownership. While `by` can be undone, the name is not given to something else."""
-        layer = node.children.get(name)
-        if layer is None:
-            return
-        removal = node.names[name]
+        node = home.node
+        self.on_rollback(node.names.__setitem__, name, node.names[name])
+        self.on_rollback(node.own, name, node.children.pop(name))
+        if by is not None:
+            node.names[name] = weakref.ref(by)
 
-        def action() -> None:
-            node.disown(name)
-            node.names[name] = weakref.ref(by) if by is not None else removal
+    def count(self, slot: Slot, home: Composite, name: str, by: int) -> None:
+        """Counts a slot in (+1) or out (-1) among those for which `home` owns a layer."""
+        self.on_rollback(home.node.count, slot, name, -by)
+        home.node.count(slot, name, by)
 
-        def inverse() -> None:
-            node.own(name, layer)
-            node.names[name] = removal
-
-        self.do(action, inverse)
-
-    def forget(self, node: Node, name: str) -> None:
+    def forget(self, home: Composite, name: str) -> None:
         """Gives a name free that only an undone edit had given."""
-        names = node.names
-        remaining = {other: removal for other, removal in names.items() if other != name}
-        self.do(lambda: setattr(node, "names", remaining), lambda: setattr(node, "names", names))
+        names = home.node.names
+        if next(reversed(names)) == name:
+            self.on_rollback(names.__setitem__, name, names[name])
+        else:
+            self.on_rollback(names.update, names.copy())
+            self.on_rollback(names.clear)
+        home.node.forget(name)
 
-    def set_changes(self, slot: Slot, changes: list[weakref.ref[Swap]]) -> None:
-        before = slot.changes
-        self.do(lambda: setattr(slot, "changes", changes), lambda: setattr(slot, "changes", before))
+    def set_changes(self, slot: Slot, changes: Iterable[Swap]) -> None:
+        self.set(slot, "changes", [weakref.ref(change) for change in changes])
 
-    def relocate(self, swap: Swap, composite: Composite, slot: Slot) -> None:
-        """The content of a slot moves to another, and with it the changes that made it."""
-        before = (swap.composite, swap.slot)
-
-        def move(to: tuple[Composite, Slot]) -> None:
-            swap.composite, swap.slot = to
-
-        self.do(lambda: move((composite, slot)), lambda: move(before))
-        self.set_changes(before[1], [change for change in before[1].changes if change() is not swap])
-        ordered = sorted([*slot.swaps, swap], key=lambda change: change.number)
-        self.set_changes(slot, [weakref.ref(change) for change in ordered])
-
-    def mark(self, swap: Swap, live: bool) -> None:
-        self.do(lambda: setattr(swap, "live", live), lambda: setattr(swap, "live", not live))
-
-    def settle(self) -> None:
-        """At its end, every composite that an edit put at a second place has left the first.
-
-        Raises `EditError` for one that has not.
-        """
-        for composite, slot, former in self.borrowed:
-            node = node_of(slot.layer)
-            if node is None:
-                continue
-            if former is not None and _calls_elsewhere(former, slot):
-                raise EditError(
-                    f"{type(slot.layer).__name__} is wired in {type(former).__name__} {former.node.path!r} already, "
-                    f"and a composite has one parent. Put in a copy that shares its layers: layer.structural_copy()."
-                )
-            if node.parent is not composite:
-                self.fill(composite, slot, slot.layer, slot.name, slot.home)
-
-
-def _calls_elsewhere(composite: Composite, slot: Slot) -> bool:
-    return any(other.layer is slot.layer and other is not slot for other in composite.node.filled())
+    def relocate(self, change: Swap, composite: Composite, slot: Slot) -> None:
+        """The content of a slot moves to another, and with it a change that made it."""
+        self.set_changes(change.slot, [other for other in change.slot.swaps if other is not change])
+        self.set_changes(slot, sorted([*slot.swaps, change], key=lambda each: each.number))
+        self.set(change, "composite", composite)
+        self.set(change, "slot", slot)
 
 
 class _Open(threading.local):
@@ -183,7 +149,6 @@ def recording(author: object = None, cancels: list[Swap] | None = None) -> Gener
     _open.recordings.append(record)
     try:
         yield record
-        record.settle()
     except BaseException:
         record.rollback()
         raise
@@ -194,10 +159,10 @@ def recording(author: object = None, cancels: list[Swap] | None = None) -> Gener
         outer.inverses += record.inverses
 
 
-def on_rollback(inverse: Callable[[], None]) -> None:
-    """Has `inverse` run should the edits that are being recorded be taken back."""
+def on_rollback(function: Callable[..., object], *args: Any) -> None:
+    """Has a function called should the edits that are being recorded be taken back."""
     if _open.recordings:
-        _open.recordings[-1].inverses.append(inverse)
+        _open.recordings[-1].on_rollback(function, *args)
 
 
 @contextmanager
@@ -211,5 +176,4 @@ def borrowing() -> Generator[None]:
 
 
 def may_borrow() -> bool:
-    """Whether a composite that has a parent may be put in a new one now."""
     return _open.borrowing > 0

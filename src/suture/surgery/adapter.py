@@ -16,7 +16,7 @@ from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
 from suture.layers.navigation import checked
 from suture.layers.recording import EditError, borrowing, on_rollback, recording
-from suture.layers.swaps import Swap
+from suture.layers.swap import Swap
 
 T = TypeVar("T", bound=nn.Module)
 P = ParamSpec("P")
@@ -153,7 +153,7 @@ class Adapter(Generic[T]):
     def _set_injected(self, swaps: list[Swap] | None) -> None:
         before = self._injected
         self.__dict__["_injected"] = swaps
-        on_rollback(lambda: self.__dict__.update(_injected=before))
+        on_rollback(self.__dict__.__setitem__, "_injected", before)
 
 
 def _within(around: Callable[[Any], Any], method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

@@ -1,0 +1,320 @@
+"""One change of one slot, forth and back.
+
+A swap takes `old` out of a slot and puts `new` in; either may be absent. Where `new` holds `old`, or layers of `old`,
+those places are the *holes* of the swap: the layers in them keep their homes. Taking a swap back puts `old` where `new`
+stands, and what stands in each hole *now* returns to where it came from; so swaps nested in one another can be taken
+back in any order. What cannot be taken back without taking another swap along is refused, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from suture.layers.node import Slot, node_of
+from suture.layers.ownership import (
+    adopt,
+    attach,
+    claim,
+    count_out,
+    detach,
+    drop,
+    home_of,
+    is_home,
+    is_within,
+    path_of,
+    wired_sites,
+)
+from suture.layers.placing import fit, place_of
+from suture.layers.recording import EditError, Recording
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+    from suture.layers.ownership import Site
+
+    Content = tuple[nn.Module | None, str, Composite]
+
+
+class Hole:
+    """A slot that took over `layer` from `origin`, a place in the old layer; None where it is the old layer itself.
+
+    What is called its own here is what the slot had before.
+    """
+
+    def __init__(self, composite: Composite, slot: Slot, layer: nn.Module, origin: Site | None) -> None:
+        self.composite = composite
+        self.slot = slot
+        self.layer = layer
+        self.origin = origin
+        _, self.own_name, self.own_home = _content(composite, slot)
+        self.own_changes = {change.number for change in slot.swaps}
+
+
+class Swap:
+    """One recorded change of one slot."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, composite: Composite, slot: Slot, new: nn.Module | None, author: object) -> None:
+        self.composite = composite
+        self.slot = slot
+        self.old, self.old_name, self.home = _content(composite, slot)
+        self.new, self.new_name = new, ""
+        self.gives_name = self.frees_name = False
+        """Whether `new_name` was given here for the first time, and whether `old_name` ended here."""
+        self.holes: list[Hole] = []
+        self.hoists = False
+        """Whether `new` is a part of the old layer; then the slot itself is the only hole."""
+        self.number = next(Swap._numbers)
+        self.live = False
+        """Whether it can be taken back: not before it is made, and not twice."""
+        self._author = weakref.ref(author) if author is not None else None
+
+    @property
+    def inherits(self) -> bool:
+        """Whether the new layer took the name of the old one."""
+        return self.new is not None and self.new_name == self.old_name
+
+    @property
+    def kept(self) -> frozenset[int]:
+        return frozenset(id(hole.layer) for hole in self.holes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_author": self._author() if self._author is not None else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._author = weakref.ref(state["_author"]) if state["_author"] is not None else None
+
+    def __str__(self) -> str:
+        where = path_of(self.home, self.new_name or self.old_name)
+        author = self._author() if self._author is not None else None
+        if author is not None:
+            return f"the adapter {type(author).__name__} at {where!r}"
+        if self.old is None:
+            return f"the insertion of {where!r} ({type(self.new).__name__})"
+        if self.new is None:
+            return f"the removal of {where!r} ({type(self.old).__name__})"
+        return f"the replacement of {self.old_name!r} by {where!r} ({type(self.new).__name__})"
+
+    # Forth
+
+    def make(self, record: Recording, name: str | None) -> None:
+        """Makes the change. `name` is for the new layer, which otherwise gets one.
+
+        Raises `EditError` when a composite in the new layer stands somewhere else too, or would contain itself.
+        """
+        self._find_holes()
+        self._refuse_second_places()
+        place = place_of(self.composite, self.slot)
+        self._name(name)
+        self._put_in(record)
+        self.frees_name = self.old is not None and self.home.node.children.get(self.old_name) is not self.old
+        record.set(self, "live", True)
+        record.set_changes(self.slot, [*self.slot.swaps, self])
+        record.swaps.append(self)
+        if self.new is not None and not self.hoists:
+            fit(self.new, place, [hole.layer for hole in self.holes])
+
+    def _find_holes(self) -> None:
+        """Finds where the new layer holds the old one or parts of it."""
+        old, new = self.old, self.new
+        parts: dict[int, Site | None] = {} if old is None else {id(old): None}
+        for site in wired_sites(old):
+            parts.setdefault(id(site[1].layer), site)
+        if new is not None and id(new) in parts:
+            self.holes = [Hole(self.composite, self.slot, new, parts[id(new)])]
+            self.hoists = True
+            return
+        sites = list(wired_sites(new, frozenset(parts)))
+        # What is inside a composite that is kept does not leave it: a leaf there may be called by `new` too, shared.
+        kept = frozenset(id(slot.layer) for _, slot in sites if node_of(slot.layer) is not None)
+        origins: dict[int, Site | None] = {} if old is None else {id(old): None}
+        for site in wired_sites(old, kept) if id(old) not in kept else ():
+            origins.setdefault(id(site[1].layer), site)
+        self.holes = [
+            Hole(*site, layer, origins[id(layer)])
+            for site in sites
+            if (layer := site[1].layer) is not None and id(layer) in origins
+        ]
+
+    def _refuse_second_places(self) -> None:
+        taken_over = {id(hole.slot) for hole in self.holes}
+        seen: set[int] = set()
+        for around, slot in [(None, self.slot), *wired_sites(self.new, self.kept)]:
+            layer = self.new if around is None else slot.layer
+            node = node_of(layer)
+            if node is None:
+                continue
+            elsewhere = node.parent is not None and node.parent is not around and id(slot) not in taken_over
+            if elsewhere or id(layer) in seen:
+                raise EditError(
+                    f"{type(layer).__name__} is wired at {node.path!r} already, and a composite has one parent. "
+                    f"Put in a copy that shares its layers: layer.structural_copy()."
+                )
+            seen.add(id(layer))
+        ancestor: Composite | None = self.composite
+        while ancestor is not None:
+            if id(ancestor) in seen:
+                raise EditError(f"{type(ancestor).__name__} cannot be put inside itself, at {self.composite.path!r}.")
+            ancestor = ancestor.parent
+
+    def _name(self, name: str | None) -> None:
+        if self.new is not None and not self.hoists:
+            self.new_name = name or self._automatic_name(self.new)
+            self.gives_name = self.new_name not in self.home.node.names
+
+    def _automatic_name(self, new: nn.Module) -> str:
+        if self.old is None:
+            return self._name_before(new) or self.home.name_for(new)
+        calls_elsewhere = self.home.node.uses.get(self.old_name, 0) - self.slot.used
+        if calls_elsewhere or is_home(self.old) or any(self._is_owned_in_old(hole) for hole in self.holes):
+            return self.home.node.unused(f"{self.old_name}+{type(new).__name__}")
+        return self.old_name
+
+    def _name_before(self, new: nn.Module) -> str | None:
+        """The name under which `new` was here until it was taken out."""
+        node = self.home.node
+        empty = (slot for slot in node.slots if slot.layer is None) if node.length < len(node.slots) else ()
+        for change in (change for slot in empty for change in slot.swaps):
+            if change.old is new and change.home is self.home and node.last_removal(change.old_name) is change:
+                return change.old_name
+        return None
+
+    def _is_owned_in_old(self, hole: Hole) -> bool:
+        return hole.origin is None or (self.old is not None and is_within(home_of(*hole.origin), self.old))
+
+    def _put_in(self, record: Recording) -> None:
+        composite, slot, old, new, home, kept = self.composite, self.slot, self.old, self.new, self.home, self.kept
+        contents = [(hole, _content(*(hole.origin or (composite, slot)))) for hole in self.holes]
+        was_used = slot.used
+        for site in [(composite, slot), *(hole.origin for hole in self.holes if hole.origin is not None)]:
+            count_out(record, *site)
+        for hole in self._shell_holes:
+            count_out(record, hole.composite, hole.slot)
+            if hole.own_name not in hole.own_home.node.uses:
+                record.disown(hole.own_home, hole.own_name, self)
+
+        record.fill(composite, slot, new, self.new_name or self.old_name, home)
+        if was_used and self.inherits and new is not None:
+            record.own(home, self.new_name, new)
+        for hole, content in contents:
+            record.fill(hole.composite, hole.slot, *content)
+            claim(record, hole.composite, hole.slot)
+            for change in (hole.origin[1] if hole.origin is not None else slot).swaps:
+                record.relocate(change, hole.composite, hole.slot)
+        claim(record, composite, slot)
+        for _, owned_as, owner in [(old, self.old_name, home), *(content for _, content in contents)]:
+            drop(record, owner, owned_as, self)
+        if id(old) not in kept:
+            detach(record, old, kept, self)
+        if not self.hoists:
+            adopt(record, composite, new, kept)
+            attach(record, new, kept)
+
+    @property
+    def _shell_holes(self) -> list[Hole]:
+        """The holes in a new layer: the places that have names of their own there."""
+        return [] if self.hoists else self.holes
+
+    # Back
+
+    def take_back(self, record: Recording, together: set[int]) -> None:
+        """Takes the change back, of those whose identities are in `together`, the last first.
+
+        Raises `EditError`, naming what is in the way.
+        """
+        self._refuse_what_is_in_the_way(together)
+        record.set_changes(self.slot, [change for change in self.slot.swaps if change is not self])
+        self._put_back(record)
+        names = self.home.node.names
+        if self.gives_name and self.new_name in names and self.new_name not in self.home.node.children:
+            record.forget(self.home, self.new_name)
+        if self.old is None:
+            record.drop_slot(self.composite, self.slot)
+        record.set(self, "live", False)
+
+    def _put_back(self, record: Recording) -> None:
+        composite, slot, old = self.composite, self.slot, self.old
+        contents = [(hole, _content(hole.composite, hole.slot)) for hole in self.holes]
+        _, name, home = _content(composite, slot)
+        was_used = slot.used
+        for site in [(composite, slot), *((hole.composite, hole.slot) for hole in self.holes)]:
+            count_out(record, *site)
+
+        for hole in self._shell_holes:
+            record.fill(hole.composite, hole.slot, hole.layer, hole.own_name, hole.own_home, borrowed=True)
+        wrapped = next((content for hole, content in contents if hole.origin is None), None)
+        if wrapped is not None:
+            record.fill(composite, slot, *wrapped)
+        elif self.inherits:
+            record.fill(composite, slot, old, name, home)
+            if was_used and old is not None:
+                record.own(home, name, old)
+        else:
+            record.fill(composite, slot, old, self.old_name, self.home)
+        claim(record, composite, slot)
+        for hole, content in contents:
+            if hole.origin is not None:
+                record.fill(*hole.origin, *content)
+                claim(record, *hole.origin)
+            for change in hole.slot.swaps:
+                if change.number not in hole.own_changes:
+                    record.relocate(change, *(hole.origin or (composite, slot)))
+        for _, owned_as, owner in [(None, name, home), *(content for _, content in contents)]:
+            drop(record, owner, owned_as, None)
+        if not self.hoists:
+            detach(record, self.new, self.kept, None)
+        for hole in self._shell_holes:
+            record.own(hole.own_home, hole.own_name, hole.layer, borrowed=True)
+            record.count(hole.slot, hole.own_home, hole.own_name, 1)
+        if wrapped is None:
+            attach(record, old)
+
+    def _refuse_what_is_in_the_way(self, together: set[int]) -> None:
+        slot, new = self.slot, self.new
+        if node_of(self.composite) is None:
+            raise EditError("This was copied without the tree around it, so it cannot be taken out of that tree.")
+        if slot.layer is not new and not (self.hoists and slot.layer is not None):
+            later = next((change for change in reversed(slot.swaps) if change.number > self.number), None)
+            raise EditError(f"Cannot undo {self}: {later or 'another edit'} stands in its place. Undo that first.")
+        if self.old is None and slot.home is not None:
+            raise EditError(f"Cannot undo {self}: a layer was put around it since. Undo that first.")
+        calls = home_of(self.composite, slot).node.uses.get(slot.name, 0) if slot.used else 0
+        if calls > 1:
+            raise EditError(
+                f"Cannot undo {self}: what it put in is called at {calls} places now, by the "
+                f"{type(self.composite).__name__} at {self.composite.path!r}. Take that out first."
+            )
+        returning, owned = node_of(self.old), self.home.node.children.get(self.old_name)
+        stands_elsewhere = returning is not None and returning.parent is not None and id(self.old) not in self.kept
+        if stands_elsewhere or (self.frees_name and owned is self.old and self.old is not None):
+            where = returning.path if returning is not None else path_of(self.home, self.old_name)
+            raise EditError(
+                f"Cannot undo {self}: the {type(self.old).__name__} that it took out stands at {where!r} now. "
+                f"Take it out there first."
+            )
+        self._refuse_unequal_holes()
+        holes = {id(hole.slot) for hole in self.holes}
+        stop = frozenset(id(hole.slot.layer) for hole in self.holes)
+        for _, inner in wired_sites(new, stop) if not self.hoists else ():
+            for change in inner.swaps if id(inner) not in holes else ():
+                if change.number > self.number and id(change) not in together:
+                    raise EditError(f"Cannot undo {self}: it would take {change} out with it. Undo that first.")
+
+    def _refuse_unequal_holes(self) -> None:
+        """One layer that several holes took over can only return from all."""
+        standing: dict[int, nn.Module | None] = {}
+        for hole in self.holes:
+            origin = id(hole.origin[1]) if hole.origin is not None else 0
+            if standing.setdefault(origin, hole.slot.layer) is not hole.slot.layer:
+                raise EditError(
+                    f"Cannot undo {self}: its places hold different layers now. Undo the edits of those first."
+                )
+
+
+def _content(composite: Composite, slot: Slot) -> Content:
+    return slot.layer, slot.name, home_of(composite, slot)
