@@ -26,7 +26,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             main()
         except SystemExit as ended:
             status = int(ended.code or 0)
-        return (status, *capsys.readouterr())
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
 
     return call
 

@@ -1,5 +1,8 @@
 """Random edits of random trees, through the public calls."""
 
+# Hypothesis draws values that have no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -63,15 +66,16 @@ class Inside(sl.Chain, Adapter[sl.Composite]):
     """Keeps its target, and edits it as drawn while it is injected."""
 
     def __init__(self, target: sl.Composite, draw: Draw) -> None:
-        self.draw = draw
+        self.draw: Draw | None = draw
         with self.setup_adapter(target):
             super().__init__(target)
 
     def inject(self, parent: sl.Composite | None = None) -> Inside:
-        for _ in range(self.draw(st.integers(0, 3))):
-            if len(list(self.target.places())):
-                plain_edit(self.target, self.draw)
         draw, self.draw = self.draw, None
+        assert draw is not None
+        for _ in range(draw(st.integers(0, 3))):
+            if len(list(self.target.places())):
+                plain_edit(self.target, draw)
         if draw(st.booleans()):
             super().inject(parent)
             if len(list(self.target.places())) and draw(st.booleans()):
@@ -180,7 +184,7 @@ def move(model: sl.Composite, draw: Draw) -> Handle:
     place = a_place(model, draw)
     for parameter in place.layer.parameters():
         # What was moved is at home elsewhere; see `keys_of`.
-        parameter.__dict__["moved"] = True
+        vars(parameter).update(moved=True)
     with editing(model) as edit:
         at(model, place).remove()
         a_composite(model, draw).insert(draw(st.integers(-2, 2)), place.layer)

@@ -1,5 +1,8 @@
 """Everything that can be seen of a tree, and what must hold of any tree at any time."""
 
+# Hypothesis draws values that have no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

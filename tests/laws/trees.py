@@ -4,6 +4,9 @@ Every layer takes any number of (B, `WIDTH`) tensors and gives tensors of that s
 that can be called or fails in a way that the wiring explains.
 """
 
+# Hypothesis draws values that have no static type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import operator
@@ -47,7 +50,7 @@ class Mix(nn.Linear):
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
 
-    def forward(self, *args: Tensor) -> Tensor:
+    def forward(self, *args: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(total(*args))
 
 
@@ -65,7 +68,7 @@ class Plain(nn.Module):
 class Drop(nn.Dropout):
     """A leaf that tells the two modes apart."""
 
-    def forward(self, *args: Tensor) -> Tensor:
+    def forward(self, *args: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(total(*args))
 
 
@@ -130,7 +133,7 @@ def tree(draw: Draw) -> sl.Composite:
 # What a tree computes
 
 
-class Wrong(Exception):
+class WrongCallError(Exception):
     """A call that cannot be made; holds the type of what Suture raises."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -294,7 +294,7 @@ def test_a_context_that_is_passed_on_by_hand_is_the_same_call() -> None:
 def test_blocks_may_end_in_any_order() -> None:
     model = reader(default=0)
 
-    def suspended() -> Iterator[None]:
+    def suspended() -> Generator[None]:
         with model.context(side={"x": 1}):
             yield
 

@@ -17,7 +17,7 @@ from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Declaration, Entries, Read
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
-from suture.layers.navigation import Navigation
+from suture.layers.navigation import Navigation, checked
 from suture.layers.node import Node, Slot, check_name, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, top_of
 from suture.layers.recording import may_borrow
@@ -52,7 +52,7 @@ class Composite(Navigation, nn.Module):
 
     def __init__(self, *layers: nn.Module | Mapping[str, nn.Module], **named: nn.Module) -> None:
         super().__init__()
-        self.node.children = cast("dict[str, nn.Module | None]", self._modules)
+        self.node.children = self._modules
         if len(layers) == 1 and isinstance(layers[0], Mapping):
             layers, named = (), {**layers[0], **named}
         for layer in layers:
@@ -220,14 +220,14 @@ class Composite(Navigation, nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Module) and "_modules" in self.__dict__:
             self[name] = value
-        elif value is None and name in self.__dict__.get("_modules", ()):
+        elif value is None and name in self.node.children:
             raise TypeError(f"A layer is taken out with `del model[{name!r}]`, which can be undone. Received: None.")
         else:
-            super().__setattr__(name, value)
+            nn.Module.__setattr__(self, name, cast("Any", value))
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Puts a layer at the end, as `self[name] = module` does."""
-        setattr(self, name, module)
+        self[name] = checked(module)
 
     def __delattr__(self, name: str) -> None:
         if name in self._modules:

@@ -138,12 +138,17 @@ class Node:
         names = {name: removal() if removal is not None else None for name, removal in self.names.items()}
         # A home that nothing calls any more is found again by what returns to it.
         waiting = self.owner is None and (self.only_home or self.parent is not None)
-        links = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
+        links: dict[str, Any] = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
         return self.__dict__ | {"names": names, "cached": None, "_positions": None} | links
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes the state of a copied or unpickled node. It links what is below; the links upwards come from there."""
-        links = {"module": self.module, "_parent": self._parent, "_owner": self._owner, "_positions": {}}
+        links: dict[str, Any] = {
+            "module": self.module,
+            "_parent": self._parent,
+            "_owner": self._owner,
+            "_positions": {},
+        }
         self.__dict__.update(state | links)
         if (owner := state["_owner"]) is not None:
             self.last_owner = owner

@@ -41,6 +41,7 @@ def wired_sites(layer: nn.Module | None, stop: frozenset[int] = frozenset()) -> 
 
 
 def home_of(composite: Composite, slot: Slot) -> Composite:
+    """The composite that owns what stands in a slot of `composite`."""
     return composite if slot.home is None else slot.home
 
 
@@ -64,7 +65,10 @@ def _around(composite: Composite) -> Iterator[Composite]:
 
 
 def claim(record: Recording, composite: Composite, slot: Slot) -> None:
-    """Has what stands in a slot owned at its home, if the slot is called. Raises `EditError` for a name that is taken."""
+    """Has what stands in a slot owned at its home, if the slot is called.
+
+    Raises `EditError` for a name that is taken.
+    """
     home, root = home_of(composite, slot), composite
     is_called = slot.layer is not None and not root.node.only_home
     while (parent := root.node.parent) is not None:
@@ -213,4 +217,5 @@ def count_anew(copied: Composite) -> None:
 
 
 def path_of(home: Composite, name: str) -> str:
+    """The path of what `home` owns as `name`."""
     return ".".join(filter(None, [home.path, name]))

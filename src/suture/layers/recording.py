@@ -1,4 +1,4 @@
-"""The journal of the edits now being made: each step with its inverse, so that a failure leaves nothing half-changed."""
+"""The journal of the edits being made: each step with its inverse, so that a failure leaves nothing half-changed."""
 
 from __future__ import annotations
 
@@ -176,4 +176,5 @@ def borrowing() -> Generator[None]:
 
 
 def may_borrow() -> bool:
+    """Whether a composite that has a parent may be put in a new one now."""
     return _open.borrowing > 0
