@@ -6,8 +6,10 @@ reads, and receives the values as keyword arguments. So every dependency is visi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from weakref import WeakSet
 
 
 class _Required:
@@ -63,7 +65,7 @@ class Derived:
     'double(value=scope.key, factor=2)'
     """
 
-    __slots__ = ("function", "identity", "parameters", "reads", "sources")
+    __slots__ = ("__weakref__", "function", "identity", "parameters", "reads", "sources", "token")
 
     def __init__(self, function: Callable[..., Any], reads: Mapping[str, Declaration], **parameters: Any) -> None:
         self.function = function
@@ -73,6 +75,14 @@ class Derived:
         arguments = [f"{name}={read.identity}" for name, read in self.reads.items()]
         arguments += [f"{name}={value!r}" for name, value in parameters.items()]
         self.identity = f"{function.__qualname__}({', '.join(arguments)})"
+        # Found out once, here, so that a call need not compare: equal ones have one token.
+        alike = _alike.setdefault(self.identity, WeakSet())
+        equal = next((other for other in list(alike) if self.equals(other)), None)
+        self.token = f"{self.identity} #{next(_tokens)}" if equal is None else equal.token
+        alike.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_derived, (self.function, self.reads, self.parameters)
 
     def equals(self, other: Derived) -> bool:
         """Whether it computes the same. The identity alone does not tell: values may be printed alike."""
@@ -88,6 +98,15 @@ class Derived:
 
 
 Declaration = Read | Derived | tuple[str, str]
+
+_alike: dict[str, WeakSet[Derived]] = {}
+_tokens = itertools.count(1)
+
+
+def _make_derived(
+    function: Callable[..., Any], reads: Mapping[str, Declaration], parameters: Mapping[str, Any]
+) -> Derived:
+    return Derived(function, reads, **parameters)
 
 
 def _equal_reads(one: Read | Derived, other: Read | Derived) -> bool:
@@ -140,7 +159,7 @@ class Context:
     def __init__(self, entries: Entries | None = None, written_through: Context | None = None) -> None:
         self._entries: dict[str, dict[str, Any]] = {scope: dict(keys) for scope, keys in (entries or {}).items()}
         self._written: dict[str, dict[str, Any]] = {}
-        self._derived: dict[str, list[tuple[Derived, Any]]] = {}
+        self._derived: dict[str, tuple[Derived, Any]] = {}
         self._written_through = written_through
         self.in_call = False
 
@@ -166,9 +185,9 @@ class Context:
         if self._written_through is not None:
             self._written_through.note(scope, key, value)
         identity = f"{scope}.{key}"
-        for name, alike in list(self._derived.items()):
-            if identity in alike[0][0].sources:
-                del self._derived[name]
+        for token, (derived, _) in list(self._derived.items()):
+            if identity in derived.sources:
+                del self._derived[token]
 
     def note(self, scope: str, key: str, value: Any) -> None:
         """Keeps what a call wrote, to be read afterwards."""
@@ -177,13 +196,10 @@ class Context:
     def read(self, read: Read | Derived) -> Any:
         """The value of a declared read."""
         if isinstance(read, Derived):
-            for known, value in self._derived.get(read.identity, ()):
-                if read.equals(known):
-                    return value
-            values = {name: self.read(inner) for name, inner in read.reads.items()}
-            value = read.function(**values, **read.parameters)
-            self._derived.setdefault(read.identity, []).append((read, value))
-            return value
+            if read.token not in self._derived:
+                values = {name: self.read(inner) for name, inner in read.reads.items()}
+                self._derived[read.token] = (read, read.function(**values, **read.parameters))
+            return self._derived[read.token][1]
         for entries in (self._written, self._entries):
             keys = entries.get(read.scope)
             if keys is not None and read.key in keys:
