@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suture.generation.chat import ChatTemplate, Message
+from suture.generation.chat import ChatTemplate, Message, ensure_message
 
 HELLO: list[Message] = [{"role": "user", "content": "Hello"}]
 
@@ -74,3 +74,8 @@ def test_a_used_template_can_be_pickled() -> None:
     template = ChatTemplate("{{ bos_token }}", {"bos_token": "<s>"})
     assert template.render(HELLO) == "<s>"
     assert pickle.loads(pickle.dumps(template)).render(HELLO) == "<s>"
+
+
+def test_a_message_without_content_is_shown() -> None:
+    with pytest.raises(ValueError, match=r"received \{'role': 'user'\}"):
+        ensure_message({"role": "user"})

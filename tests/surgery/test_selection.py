@@ -468,3 +468,9 @@ def test_a_selection_prints_the_tree_with_the_matches_marked(model: sl.Chain) ->
         "  └─ … norm",
         "2 of 56 layers selected",
     ]
+
+
+@pytest.mark.parametrize("pattern", ["blocks[3]", "query|key", "(query)"])
+def test_the_syntax_of_other_languages_is_answered_with_ours(pattern: str) -> None:
+    with pytest.raises(SelectionError, match=r"written like blocks\.3"):
+        select(sl.Chain(query=sl.Linear(2, 2)), pattern)

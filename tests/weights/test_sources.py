@@ -111,3 +111,9 @@ def test_what_cannot_be_a_path_is_refused(source: str) -> None:
 def test_nothing_is_not_the_present_folder() -> None:
     with pytest.raises(MissingFileError, match="There is no model ''"):
         resolve("")
+
+
+@pytest.mark.parametrize("name", ["smolm2", "smollm", "Smollm2"])
+def test_a_slip_in_an_alias_is_answered_with_the_alias(name: str) -> None:
+    with pytest.raises(MissingFileError, match="Did you mean 'smollm2'"):
+        resolve(name)

@@ -159,7 +159,7 @@ class ControlVector:
         return cls({path: direction(wanted[path], unwanted[path]) for path in wanted})
 
     def on(self, model: Composite, scale: float = 1.0) -> Steering:
-        """Puts the vector in a model now, at a strength; in a `with` block, until its end.
+        """Puts the vector in a model now, at a strength; in a `with` block, until its end, else until `eject()`.
 
         Raises:
             SelectionError: the model has no layer at one of the paths.

@@ -185,7 +185,8 @@ class CausalLM(Chain):
             max_new_tokens: The most tokens to add; 0 gives the prompt back. Without it and without `max_length`: 128,
                 or as many as the model has positions for.
             max_length: The most tokens of prompt and reply together, counted for each row without its padding.
-            sampler: Chooses the tokens, such as `TopP(0.9, temperature=0.7)`. None: the likeliest, always.
+            sampler: Chooses the tokens, such as `TopP(0.9, temperature=0.7)` of `suture.generation`. None: the
+                likeliest, always.
             stop: A string, or several, that end a row. One that is a special token of the model ends it as an id.
             stop_ids: The ids that end a row. None: the model's own; an empty list: none.
             seed: Of the random numbers of this call. None: another one each time. Torch's global random numbers are

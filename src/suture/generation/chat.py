@@ -78,7 +78,7 @@ class ChatTemplate:
 
 def ensure_message(message: object) -> None:
     """Refuses what is not a chat message, and shows one."""
-    if not (isinstance(message, Mapping) and "role" in message):
+    if not (isinstance(message, Mapping) and "role" in message and ("content" in message or "tool_calls" in message)):
         raise ValueError(
             f"A chat message is a dictionary such as {{'role': 'user', 'content': 'Hello'}}, but received {message!r}."
         )

@@ -28,6 +28,7 @@ class Edit:
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
+        """The layers put in or, for a removal, taken out, in the order of the edits."""
         return tuple(layer for swap in self.swaps if (layer := swap.old if swap.new is None else swap.new) is not None)
 
     def undo(self) -> None:

@@ -49,14 +49,15 @@ def fit(layer: nn.Module, place: Placing, kept: Iterable[nn.Module | None]) -> N
             part.train(place.training)
         else:
             part.training = place.training
-        for tensor in (*part.parameters(recurse=is_leaf), *part.buffers(recurse=is_leaf)):
-            dtype = place.dtype if tensor.is_floating_point() else tensor.dtype
-            if (
-                place.device is not None
-                and not tensor.is_meta
-                and (tensor.dtype, tensor.device) != (dtype, place.device)
-            ):
-                tensor.data = tensor.data.to(place.device, dtype)
+        tensors = [*part.parameters(recurse=is_leaf), *part.buffers(recurse=is_leaf)]
+        if place.device is None or not tensors or any(tensor.is_meta for tensor in tensors):
+            continue
+        if is_leaf:
+            part.to(place.device, place.dtype)
+        else:
+            # A composite's own tensors alone: what it calls has its turn, or was there before.
+            for tensor in tensors:
+                tensor.data = tensor.data.to(place.device, place.dtype if tensor.is_floating_point() else None)
 
 
 def _new_parts(layer: nn.Module, kept: set[int]) -> Iterator[nn.Module]:

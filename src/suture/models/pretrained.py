@@ -24,6 +24,9 @@ from suture.weights.tokenizer_folder import read_folder_special_ids, read_folder
 from suture.weights.tokenizer_gguf import read_gguf_vocabulary
 from suture.weights.vocabulary import SpecialIds, Vocabulary
 
+SHOWN = 4
+"""How many differences an error names."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -140,10 +143,12 @@ def save(
     with loading.without_values():
         reference = family.build(config)
     differences = unlike((backbone, head), reference)
+    more = len(differences) - SHOWN
     if differences:
         raise CheckpointError(
             f"The model is no longer a {family.name}, so transformers could not load it and it was not saved: "
-            f"{'; '.join(differences)}. Take these edits out first (edit.undo(), adapter.eject())."
+            f"{'; '.join(differences[:SHOWN])}{f'; and {more} more' if more > 0 else ''}. Take these edits out first "
+            f"(edit.undo(), adapter.eject()). The weights of adapters are in state_dict(), beside those of the model."
         )
     tensors = _stored_tensors(backbone, head, family, config)
     content = {

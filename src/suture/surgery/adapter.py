@@ -96,7 +96,8 @@ class Adapter(Generic[T]):
         with self.injecting():
             layer, target = cast("nn.Module", self), self.target
             if parent is None and isinstance(target, Composite):
-                parent = target.parent
+                self._hold_root(target)
+                parent = target.parent if target.parent is not None and not self._is_around(target) else None
             if parent is not None:
                 parent.replace(target, layer)
             elif not isinstance(target, Composite):
@@ -141,6 +142,9 @@ class Adapter(Generic[T]):
             yield
             undo_swaps(self._injected or [])
             self._set_injected(None)
+            target = self.target
+            if isinstance(target, Composite) and self._is_around(target):
+                _set_parent(target, None)
 
     @contextmanager
     def _working(self) -> Generator[None]:
@@ -150,10 +154,29 @@ class Adapter(Generic[T]):
         finally:
             del self.__dict__["_busy"]
 
+    def _hold_root(self, target: Composite) -> None:
+        """A target without a parent gets the composite of this adapter that calls it."""
+        layer: object = self
+        if target.parent is None and isinstance(layer, Composite):
+            _set_parent(target, layer.find_parent(target))
+
+    def _is_around(self, target: Composite) -> bool:
+        """Whether the target is called by this adapter, which is the root of its tree."""
+        root: object = target
+        while isinstance(root, Composite) and root.parent is not None:
+            root = root.parent
+        return root is self
+
     def _set_injected(self, swaps: list[Swap] | None) -> None:
         before = self._injected
         self.__dict__["_injected"] = swaps
         on_rollback(self.__dict__.__setitem__, "_injected", before)
+
+
+def _set_parent(target: Composite, parent: Composite | None) -> None:
+    before = target.node.parent
+    target.node.parent = parent
+    on_rollback(setattr, target.node, "parent", before)
 
 
 def _within(around: Callable[[Any], Any], method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

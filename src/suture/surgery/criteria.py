@@ -107,6 +107,8 @@ def _nothing_selected(condition: Condition, where: str, candidates: Sequence[tup
 def _near_patterns(pattern: str, candidates: Sequence[tuple[Match, str]]) -> str:
     if pattern in {type(match.layer).__name__ for match, _ in candidates}:
         return f"{pattern} is a class: give the type itself instead of its name."
+    if set(pattern) & set("[]()|^$?"):
+        return "A pattern is written like blocks.3, blocks.3-7, blocks.{3,7}, blocks.*.norm or **.norm."
     paths = [path for _, path in candidates]
     anchor = "." if pattern.startswith(".") else ""
     if anchor and any(map(Pattern(pattern[1:]).matches, paths)):

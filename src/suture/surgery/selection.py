@@ -58,10 +58,12 @@ class Selection:
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """Where each match is owned, from the root of the model."""
         return tuple(match.path for match in self.matches)
 
     @property
     def layers(self) -> tuple[Any, ...]:
+        """The selected layers; one that is called at several places as often."""
         return tuple(match.layer for match in self.matches)
 
     def __len__(self) -> int:
@@ -99,9 +101,11 @@ class Selection:
     # Narrowing and joining
 
     def first(self, count: int) -> Selection:
+        """The first `count` matches, or as many as there are."""
         return self._of(self.matches[: _at_least_zero(count)])
 
     def last(self, count: int) -> Selection:
+        """The last `count` matches, or as many as there are."""
         return self._of(self.matches[max(len(self) - _at_least_zero(count), 0) :])
 
     def where(self, predicate: Callable[[Match], object]) -> Selection:
@@ -150,7 +154,10 @@ class Selection:
         return self
 
     def freeze(self) -> Selection:
-        """Takes the parameters of the selected layers, and of what they call, out of training."""
+        """Takes the parameters of the selected layers, and of what they call, out of training.
+
+        This is no edit: nothing but `unfreeze` takes it back.
+        """
         return self._require_grad(False)
 
     def unfreeze(self) -> Selection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -69,6 +70,9 @@ def resolve(source: str | PathLike[str]) -> Path:
     name = str(source)
     if name in ALIASES:
         return ALIASES[name].path(name)
+    near = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.7)
+    if near and not Path(name).exists():
+        raise MissingFileError(f"There is no model {name!r}. Did you mean {near[0]!r}?")
     try:
         path = Path(source).expanduser()
         if name and path.is_dir():
