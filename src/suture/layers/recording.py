@@ -121,8 +121,10 @@ class Recording:
         """The content of a slot moves to another, and with it a change that made it."""
         self.set_changes(change.slot, [other for other in change.slot.swaps if other is not change])
         self.set_changes(slot, sorted([*slot.swaps, change], key=lambda each: each.number))
-        self.set(change, "composite", composite)
-        self.set(change, "slot", slot)
+        # The hole of a swap that hoists is its own slot.
+        for moving in (*(hole for hole in change.holes if hole.slot is change.slot), change):
+            self.set(moving, "composite", composite)
+            self.set(moving, "slot", slot)
 
 
 class _Open(threading.local):

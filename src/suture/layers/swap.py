@@ -297,6 +297,11 @@ class Swap:
                 f"Cannot undo {self}: the {type(self.old).__name__} that it took out stands at {where!r} now. "
                 f"Take it out there first."
             )
+        if new is not None and not self.hoists and is_home(new):
+            raise EditError(
+                f"Cannot undo {self}: something in the {type(new).__name__} that it put in is called outside of it now. "
+                f"Undo that first."
+            )
         self._refuse_unequal_holes()
         holes = {id(hole.slot) for hole in self.holes}
         stop = frozenset(id(hole.slot.layer) for hole in self.holes)

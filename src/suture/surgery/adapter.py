@@ -162,9 +162,10 @@ class Adapter(Generic[T]):
 
     def _is_around(self, target: Composite) -> bool:
         """Whether the target is called by this adapter, which is the root of its tree."""
+        around: Composite | None = target
         root: object = target
-        while isinstance(root, Composite) and root.parent is not None:
-            root = root.parent
+        while around is not None:
+            root, around = around, around.parent
         return root is self
 
     def _set_injected(self, swaps: list[Swap] | None) -> None:
