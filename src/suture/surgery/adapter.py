@@ -163,7 +163,7 @@ class Adapter(Generic[T]):
     def _is_around(self, target: Composite) -> bool:
         """Whether the target is called by this adapter, which is the root of its tree."""
         around: Composite | None = target
-        root: object = target
+        root: Any = target
         while around is not None:
             root, around = around, around.parent
         return root is self
