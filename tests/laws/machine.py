@@ -98,10 +98,13 @@ class Editing(RuleBasedStateMachine):
                         handle.undo()
                     except EditError:
                         continue
+                    note(f"inside: undone {handle!r}\n{self.model}")
                 elif places(self.model) and data.draw(st.booleans()):
                     made.append(inject(self.model, data.draw))
+                    note(f"inside: {made[-1]!r}\n{self.model}")
                 else:
                     made.append(plain_edit(self.model, data.draw))
+                    note(f"inside: {made[-1]!r}\n{self.model}")
             raise BoomError
         assert not differences(before, snapshot(self.model)), "something is left of a block that failed"
         for handle in made:
