@@ -182,9 +182,9 @@ def hoist(model: sl.Composite, draw: Draw) -> Handle:
 def move(model: sl.Composite, draw: Draw) -> Handle:
     """Takes a layer out and puts it in elsewhere, perhaps in what is left of the tree, as one edit."""
     place = a_place(model, draw)
-    for parameter in place.layer.parameters():
-        # What was moved is at home elsewhere; see `keys_of`.
-        vars(parameter).update(moved=True)
+    for moving in (*place.layer.modules(), *place.layer.parameters()):
+        # What was moved is at home elsewhere, and says so.
+        vars(moving).update(moved=True)
     with editing(model) as edit:
         at(model, place).remove()
         a_composite(model, draw).insert(draw(st.integers(-2, 2)), place.layer)
