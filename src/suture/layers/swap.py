@@ -299,8 +299,8 @@ class Swap:
             )
         if new is not None and not self.hoists and is_home(new):
             raise EditError(
-                f"Cannot undo {self}: something in the {type(new).__name__} that it put in is called outside of it now. "
-                f"Undo that first."
+                f"Cannot undo {self}: something in the {type(new).__name__} that it put in is called outside of it "
+                f"now. Undo that first."
             )
         self._refuse_unequal_holes()
         holes = {id(hole.slot) for hole in self.holes}
