@@ -14,6 +14,7 @@ from torch import nn
 from suture import layers as sl
 from suture.layers.edit import editing
 from suture.layers.navigation import Place
+from suture.layers.ownership import everything_in
 from suture.surgery.adapter import Adapter
 from suture.surgery.selection import Selection, select
 from tests.laws.trees import KINDS, Draw, leaf, part
@@ -182,7 +183,7 @@ def hoist(model: sl.Composite, draw: Draw) -> Handle:
 def move(model: sl.Composite, draw: Draw) -> Handle:
     """Takes a layer out and puts it in elsewhere, perhaps in what is left of the tree, as one edit."""
     place = a_place(model, draw)
-    for moving in (*place.layer.modules(), *place.layer.parameters()):
+    for moving in (*everything_in(place.layer), *place.layer.parameters()):
         # What was moved is at home elsewhere, and says so.
         vars(moving).update(moved=True)
     with editing(model) as edit:

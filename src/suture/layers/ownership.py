@@ -46,7 +46,7 @@ def home_of(composite: Composite, slot: Slot) -> Composite:
 
 
 def is_within(home: Composite, root: nn.Module) -> bool:
-    """Whether `home` is in the tree of `root`, wired or as a home only."""
+    """Whether `home` is owned in the tree of `root`, also where nothing calls it."""
     return any(around is root for around in _around(home))
 
 
@@ -61,7 +61,7 @@ def _around(composite: Composite) -> Iterator[Composite]:
     while around is not None and id(around) not in seen:
         seen.add(id(around))
         yield around
-        around = around.node.parent or around.node.last_owner
+        around = around.node.last_owner or around.node.parent
 
 
 def claim(record: Recording, composite: Composite, slot: Slot) -> None:
