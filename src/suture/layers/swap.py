@@ -52,6 +52,11 @@ class Hole:
         _, self.own_name, self.own_home = _content(composite, slot)
         self.own_changes = {change.number for change in slot.swaps}
 
+    @property
+    def source(self) -> int:
+        """The identity of the slot that `layer` came from; 0 for the slot of the swap itself."""
+        return id(self.origin[1]) if self.origin is not None else 0
+
 
 class Swap:
     """One recorded change of one slot."""
@@ -283,8 +288,9 @@ class Swap:
             raise EditError(f"Cannot undo {self}: {later or 'another edit'} stands in its place. Undo that first.")
         if self.old is None and slot.home is not None:
             raise EditError(f"Cannot undo {self}: a layer was put around it since. Undo that first.")
+        self._refuse_to_part()
         calls = home_of(self.composite, slot).node.uses.get(slot.name, 0) if slot.used else 0
-        if calls > 1:
+        if calls > 1 and not self.hoists:
             raise EditError(
                 f"Cannot undo {self}: what it put in is called at {calls} places now, by the "
                 f"{type(self.composite).__name__} at {self.composite.path!r}. Take that out first."
@@ -314,11 +320,26 @@ class Swap:
         """One layer that several holes took over can only return from all."""
         standing: dict[int, nn.Module | None] = {}
         for hole in self.holes:
-            origin = id(hole.origin[1]) if hole.origin is not None else 0
-            if standing.setdefault(origin, hole.slot.layer) is not hole.slot.layer:
+            if standing.setdefault(hole.source, hole.slot.layer) is not hole.slot.layer:
                 raise EditError(
                     f"Cannot undo {self}: its places hold different layers now. Undo the edits of those first."
                 )
+
+    def _refuse_to_part(self) -> None:
+        """What stands in one of several holes that a later swap filled with one layer cannot change alone."""
+        inside, composite = {id(self.slot)}, self.composite
+        while (parent := composite.parent) is not None:
+            for slot in parent.node.slots_of(composite):
+                inside.add(id(slot))
+                for change in slot.swaps:
+                    if change.number > self.number and change.calls_twice(inside):
+                        raise EditError(f"Cannot undo {self}: {change} calls it at several places. Undo that first.")
+            composite = parent
+
+    def calls_twice(self, slots: set[int]) -> bool:
+        """Whether one of these slots is a hole that has what another hole has too."""
+        sources = [hole.source for hole in self.holes]
+        return any(id(hole.slot) in slots and sources.count(hole.source) > 1 for hole in self.holes)
 
 
 def _content(composite: Composite, slot: Slot) -> Content:
