@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
 from suture.weights.checkpoint import Checkpoint, CheckpointError, MissingFileError, StoredTensor
+from suture.weights.safe_file import open_tensors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -91,19 +91,9 @@ def read_text(path: Path) -> str:
 
 
 def _stored_tensors(path: Path) -> list[SafetensorsTensor]:
-    from safetensors import SafetensorError
-
-    try:
-        with _open(path) as file:
-            slices = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118, it is no dictionary
-            return [SafetensorsTensor(name, tuple(s.get_shape()), s.get_dtype(), path) for name, s in slices]
-    except (SafetensorError, OSError) as error:
-        with path.open("rb") as file:
-            start = file.read(16)
-        raise CheckpointError(
-            f"{path} ({path.stat().st_size:,} bytes, starting with {start!r}) cannot be read as safetensors: {error}. "
-            "It was cut short or is not what its name says; download it again."
-        ) from error
+    with open_tensors(path) as file:
+        slices = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118, it is no dictionary
+        return [SafetensorsTensor(name, tuple(s.get_shape()), s.get_dtype(), path) for name, s in slices]
 
 
 def _sharded_tensors(folder: Path) -> list[SafetensorsTensor]:
@@ -165,36 +155,7 @@ class SafetensorsTensor(StoredTensor):
     """A tensor of a safetensors file."""
 
     def copy_to(self, destination: torch.Tensor) -> None:
-        from safetensors import SafetensorError
-
         # The file is mapped into memory while it is open, and what was touched stays resident: opening it for each
         # tensor keeps no more than one of them there.
-        try:
-            with _open(self.path) as file:
-                destination.copy_(file.get_tensor(self.name).view(destination.shape))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{self.path}: the tensor {self.name} cannot be read: {error}. Download the file again."
-            ) from error
-
-
-class _Slice(Protocol):
-    def get_shape(self) -> list[int]: ...
-
-    def get_dtype(self) -> str: ...
-
-
-class _File(Protocol):
-    """What safetensors opens; it declares no types itself."""
-
-    def keys(self) -> list[str]: ...
-
-    def get_slice(self, name: str, /) -> _Slice: ...
-
-    def get_tensor(self, name: str, /) -> torch.Tensor: ...
-
-
-def _open(path: Path) -> AbstractContextManager[_File]:
-    from safetensors import safe_open
-
-    return cast("AbstractContextManager[_File]", safe_open(path, framework="pt"))
+        with open_tensors(self.path) as file:
+            destination.copy_(file.get_tensor(self.name).view(destination.shape))

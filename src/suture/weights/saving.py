@@ -16,6 +16,7 @@ import torch
 
 from suture.weights.checkpoint import CheckpointError
 from suture.weights.folder import CONFIG, INDEX, WEIGHTS
+from suture.weights.safe_file import without_sharing, write_tensors
 from suture.weights.vocabulary import SpecialIds, Vocabulary
 
 SHARD_PATTERN = "model{suffix}.safetensors"
@@ -59,12 +60,6 @@ def save_folder(
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file, so no model can be saved into it. Give a folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    without = [name for name, tensor in tensors.items() if tensor.is_meta]
-    if without:
-        raise CheckpointError(
-            f"The model was not saved: {without[0]} and {len(without) - 1} other tensors are on the meta device, where "
-            "they have a shape and no values. Load or compute them first."
-        )
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
         beside = Path(name, "new")
         beside.mkdir()
@@ -79,27 +74,14 @@ def save_folder(
 
 def _write_weights(folder: Path, tensors: Mapping[str, torch.Tensor], max_shard_size: int | str) -> None:
     from huggingface_hub import split_torch_state_dict_into_shards
-    from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
-    # Neither the splitting nor the writing takes tensors that share memory: what is wired twice is written twice.
-    own = _without_sharing(tensors)
+    # The splitting counts tensors that share memory once, but what is wired twice is written twice.
+    own = without_sharing(tensors)
     plan = split_torch_state_dict_into_shards(own, filename_pattern=SHARD_PATTERN, max_shard_size=max_shard_size)
     for file, names in plan.filename_to_tensors.items():
-        shard = {name: own[name].detach().contiguous() for name in names}
-        save_file(shard, folder / file, metadata={"format": "pt"})
+        write_tensors(folder / file, {name: own[name] for name in names}, {"format": "pt"})
     if plan.is_sharded:
         _write_json(folder / INDEX, {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename})
-
-
-def _without_sharing(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    seen: set[int] = set()
-    own: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage()
-        whole = storage.nbytes() == tensor.numel() * tensor.element_size()
-        own[name] = tensor if whole and storage.data_ptr() not in seen else tensor.detach().clone()
-        seen.add(storage.data_ptr())
-    return own
 
 
 def _generation(vocabulary: Vocabulary | None, special_ids: SpecialIds | None) -> dict[str, object]:
