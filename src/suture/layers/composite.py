@@ -20,7 +20,7 @@ from suture.layers.location import locate
 from suture.layers.navigation import Navigation, checked
 from suture.layers.node import Node, Slot, check_name, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, top_of
-from suture.layers.recording import may_borrow
+from suture.layers.recording import Recording, may_borrow
 
 _COPYING = "the layers that are being copied, by identity"
 _WHOLE = "the composite that is being copied"
@@ -77,11 +77,15 @@ class Composite(Navigation, nn.Module):
             name = self.name_for(layer)
         else:
             check_name(name, self)
+        self._put(name, layer, borrowed=borrowed)
+
+    def _put(self, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
         slot = Slot()
         self.node.insert(len(self.node.slots), slot)
         self.node.fill(slot, layer, name, None)
         self.node.own(name, layer)
         self.node.uses[name], slot.used = 1, True
+        node = node_of(layer)
         if node is not None and not borrowed:
             node.parent = node.last_owner = self
             node.name = name
@@ -196,6 +200,9 @@ class Composite(Navigation, nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state | {"node": self.node})
         self.node.restore(state["node"])
+
+    def settle(self, record: Recording) -> None:
+        """Called when an edit of what this composite wires was taken back. There is nothing to do."""
 
     # What edits took out and can put back moves with the tree.
 

@@ -132,6 +132,10 @@ def sources(read: Read | Derived) -> list[Read]:
     return [source for inner in read.reads.values() for source in sources(inner)]
 
 
+HANDED_ON: Final = Read("call", "*")
+"""What a plain module gave to a layer of its own beyond the first argument: further arguments and keywords."""
+
+
 class MissingContextError(LookupError):
     """A layer reads a context entry that nobody gave."""
 
@@ -170,6 +174,20 @@ class Context:
             return self._entries
         scopes = dict.fromkeys((*self._entries, *self._written))
         return {scope: {**self._entries.get(scope, {}), **self._written.get(scope, {})} for scope in scopes}
+
+    def fork(self) -> Context:
+        """A context that begins with what this one holds now; neither sees what becomes of the other."""
+        fork = Context(self.given)
+        fork._derived = dict(self._derived)
+        fork.in_call = True
+        return fork
+
+    def join(self, fork: Context) -> None:
+        """Takes over what was written and derived in a fork."""
+        for scope, entries in fork._written.items():
+            for key, value in entries.items():
+                self.set(scope, key, value)
+        self._derived = dict(fork._derived)
 
     def forget(self) -> None:
         """Forgets what an earlier call wrote."""

@@ -43,7 +43,7 @@ class Edit:
 
 
 @contextmanager
-def editing(model: Composite) -> Generator[Edit]:
+def editing(model: nn.Module) -> Generator[Edit]:
     """A block of edits that holds whole or not at all: an exception inside takes every edit back.
 
     >>> from suture import layers as sl
@@ -54,12 +54,16 @@ def editing(model: Composite) -> Generator[Edit]:
     >>> len(model)
     2
     """
-    if node_of(model) is None:
-        raise TypeError(f"editing() takes a tree of suture layers, such as a Chain. Received: {type(model).__name__}.")
+    _refuse_no_model(model)
     edit = Edit([])
     with recording() as record:
         yield edit
         edit.swaps = list(record.swaps)
+
+
+def _refuse_no_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"editing() takes the model that is edited. Received: {model!r:.80} ({type(model).__name__}).")
 
 
 def swap(composite: Composite, slot: Slot, new: nn.Module | None, name: str | None = None) -> Edit:
@@ -92,6 +96,7 @@ def undo_swaps(swaps: list[Swap]) -> None:
         for change in reversed(swaps):
             if change.live:
                 change.take_back(record, together)
+                change.composite.settle(record)
 
 
 def _cancels(record: Recording, composite: Composite, old: nn.Module | None, new: nn.Module | None) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from suture.layers.context import Context, Derived, Read, as_read
+from suture.layers.context import HANDED_ON, Context, Derived, Read, as_read
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
 class Slot:
     """One place in a wiring. It keeps its position while empty, so that what was taken out can return."""
 
-    __slots__ = ("call", "changes", "home", "layer", "name", "plain", "reads", "used")
+    __slots__ = ("call", "changes", "handed_on", "home", "layer", "name", "plain", "reads", "used")
 
     layer: nn.Module | None
     reads: tuple[tuple[str, Read | Derived], ...] | None
@@ -43,6 +43,8 @@ class Slot:
         self.changes: list[weakref.ref[Swap]] = []
         self.used = False
         """Whether it is a reason for its home to own the layer: not where it is out of the wiring."""
+        self.handed_on = False
+        """Whether the layer gets the further arguments of a plain module's call as well."""
         self.fill(None, "", None)
 
     def fill(self, layer: nn.Module | None, name: str, home: Composite | None) -> None:
@@ -61,15 +63,19 @@ class Slot:
             self.call = layer.__call__
             declared: dict[str, Any] = getattr(layer, "reads", {})
             self.reads = tuple((keyword, as_read(read)) for keyword, read in declared.items())
-            self.plain = not self.reads
+            self.plain = not self.reads and not self.handed_on
         return self.call
 
     def invoke(self, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer as it wants to be called."""
         call = self.call or self.prepare()
+        keywords: dict[str, Any] = {}
+        if self.handed_on:
+            further, keywords = context.read(HANDED_ON)
+            args = (*args, *further)
         if self.reads is None:
             return call(*args, context=context)
-        return call(*args, **{keyword: context.read(read) for keyword, read in self.reads})
+        return call(*args, **keywords, **{keyword: context.read(read) for keyword, read in self.reads})
 
     @property
     def swaps(self) -> list[Swap]:
@@ -77,10 +83,10 @@ class Slot:
         return [swap for reference in self.changes if (swap := reference()) is not None and swap.live]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.layer, self.name, self.home, self.used, self.swaps)
+        return (self.layer, self.name, self.home, self.used, self.handed_on, self.swaps)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.layer, self.name, self.home, self.used, swaps = state
+        self.layer, self.name, self.home, self.used, self.handed_on, swaps = state
         self.changes = [weakref.ref(swap) for swap in swaps]
         # The layer may not be complete yet, where a copy or a file holds a cycle: it is looked at when first called.
         self.call, self.reads, self.plain = None, None, False
@@ -103,6 +109,10 @@ class Node:
         self.only_home = False
         """Whether it was taken out of the wiring, but for layers in it that are still called."""
         self.cached: tuple[int, Any] | None = None
+        self.path_around = ""
+        """The path of the plain module that this composite stands in, where that is known."""
+        self.hands_on_to: str | None = None
+        """The name of the layer here that gets what a plain module's call gives beyond its first argument."""
         self._positions: dict[int, list[Slot]] = {}
         self._empty = 0
         self._numbers: dict[str, int] = {}
@@ -199,6 +209,7 @@ class Node:
         if layer is not None:
             self._positions.setdefault(id(layer), []).append(slot)
         self._empty += (layer is None) - (slot.layer is None)
+        slot.handed_on = layer is not None and (self if home is None else home.node).hands_on_to == name
         slot.fill(layer, name, home)
 
     def touch(self) -> None:
@@ -218,7 +229,7 @@ class Node:
         while (owner := node.owner) is not None:
             names.append(node.name)
             node = owner.node
-        return ".".join(reversed(names))
+        return ".".join(filter(None, [node.path_around, *reversed(names)]))
 
     def own(self, name: str, layer: nn.Module | None) -> None:
         """Owns `layer` as `name`; a name that returns takes its old position among the others."""
@@ -262,6 +273,12 @@ class Node:
         """Makes a name as if it had never been given."""
         del self.names[name]
         self._numbers.clear()
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module]:
+    """What a composite or a plain module owns, by name; a module that is there twice has two names."""
+    children: dict[str, nn.Module | None] = vars(module)["_modules"]
+    return {name: child for name, child in children.items() if child is not None}
 
 
 def node_of(layer: nn.Module | None) -> Node | None:
