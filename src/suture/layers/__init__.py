@@ -30,6 +30,7 @@ from suture.layers.chain import (
     Stack,
     Sum,
 )
+from suture.layers.checkpoint import Checkpoint
 from suture.layers.composite import Composite
 from suture.layers.context import REQUIRED, Context, Derived, MissingContextError, Read
 from suture.layers.feedforward import FeedForward, GatedFeedForward, MultiLinear
@@ -41,6 +42,7 @@ __all__ = [
     "REQUIRED",
     "Cache",
     "Chain",
+    "Checkpoint",
     "Composite",
     "Concatenate",
     "Context",

@@ -21,6 +21,8 @@ def locate(error: Exception, composite: Composite, slot: Slot, args: tuple[Any, 
     """
     if torch.compiler.is_compiling() or any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
+    if type(error).__module__ == "torch.utils.checkpoint":
+        return  # how torch ends a recomputation that has all it needs; nobody reads it
     from suture.layers.printing import excerpt  # printing is heavy and only needed when something failed
 
     home = composite if slot.home is None else slot.home
