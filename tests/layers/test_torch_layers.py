@@ -13,6 +13,25 @@ def test_each_is_a_subclass_of_torchs_layer_of_that_name(name: str) -> None:
     ours: type[nn.Module] = getattr(sl, name)
     assert issubclass(ours, getattr(nn, name))
     assert ours.__name__ == name
+    assert set(vars(ours)) <= {"__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
+
+
+def test_none_of_these_kinds_is_missing() -> None:
+    kinds = (
+        "Conv",
+        "MaxPool",
+        "AvgPool",
+        "AdaptiveAvg",
+        "AdaptiveMax",
+        "LPPool",
+        "BatchNorm",
+        "InstanceNorm",
+        "Dropout",
+    )
+    paddings = ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad")
+    activations = nn.modules.activation.__all__
+    torchs = {name for name in nn.modules.__all__ if name.startswith((*kinds, *paddings)) or name in activations}
+    assert torchs - set(torch_layers.__all__) == {"MultiheadAttention"}
 
 
 def test_numbers_and_keys_are_torchs() -> None:
