@@ -6,7 +6,7 @@ An adapter says only the way in. Every edit made during `inject` is recorded, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -14,7 +14,9 @@ from torch import nn
 
 from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
+from suture.layers.mount import caller_in
 from suture.layers.navigation import checked
+from suture.layers.ownership import wired_sites
 from suture.layers.recording import EditError, borrowing, on_rollback, recording
 from suture.layers.swap import Swap
 
@@ -49,6 +51,7 @@ class Adapter(Generic[T]):
         # What `setup_adapter` leaves: the target, and the edits that put the adapter in.
         _adapted: tuple[T]
         _injected: list[Swap] | None
+        _brought: tuple[nn.Module, ...]
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -74,6 +77,15 @@ class Adapter(Generic[T]):
         swaps: list[Swap] | None = self.__dict__.get("_injected")
         return swaps is not None and (not swaps or any(swap.live for swap in swaps))
 
+    @property
+    def brought(self) -> tuple[nn.Module, ...]:
+        """The layers that it put in, composites and what they call each by itself; not what was there before.
+
+        What later edits put into them is not of the adapter. Empty while it is not injected.
+        """
+        # A copy of a part leaves out what stood around it.
+        return tuple(layer for layer in self.__dict__.get("_brought", ()) if isinstance(layer, nn.Module))
+
     @contextmanager
     def setup_adapter(self, target: T) -> Generator[None]:
         """Names the target; a layer built inside may hold it although it stands in its model."""
@@ -84,11 +96,11 @@ class Adapter(Generic[T]):
         with borrowing():
             yield
 
-    def inject(self, parent: Composite | None = None) -> Self:
+    def inject(self, parent: nn.Module | None = None) -> Self:
         """Puts the adapter where its target stands.
 
-        `parent`, the composite that calls the target, is needed for a leaf, which does not know where it stands. A
-        target that stands nowhere stays the adapter's own.
+        `parent`, the composite or plain module that calls the target, is needed for a leaf, which does not know where
+        it stands. A target that stands nowhere stays the adapter's own.
 
         Raises:
             EditError: it is injected already, or the target is not where it was said to be.
@@ -99,7 +111,8 @@ class Adapter(Generic[T]):
                 self._hold_root(target)
                 parent = target.parent if target.parent is not None and not self._is_around(target) else None
             if parent is not None:
-                parent.replace(target, layer)
+                caller = parent if isinstance(parent, Composite) else caller_in(parent, target)
+                caller.replace(target, layer)
             elif not isinstance(target, Composite):
                 raise EditError(
                     f"{type(self).__name__} was not told where its target, a {type(target).__name__}, stands. "
@@ -169,9 +182,29 @@ class Adapter(Generic[T]):
         return root is self
 
     def _set_injected(self, swaps: list[Swap] | None) -> None:
-        before = self._injected
-        self.__dict__["_injected"] = swaps
-        on_rollback(self.__dict__.__setitem__, "_injected", before)
+        # In a tuple, since what was brought is owned where it was put.
+        brought = () if swaps is None else tuple(_brought(cast("nn.Module", self), self.target, swaps))
+        on_rollback(self.__dict__.update, {"_injected": self._injected, "_brought": self.brought})
+        self.__dict__.update(_injected=swaps, _brought=brought)
+
+
+def _brought(adapter: nn.Module, target: nn.Module, swaps: list[Swap]) -> Iterator[nn.Module]:
+    seen = {id(target)}
+    for new, kept, old in [*((swap.new, swap.kept, swap.old) for swap in swaps), (adapter, frozenset[int](), None)]:
+        # What was taken out can be put in elsewhere. It may have come by the adapter too, and was given then.
+        seen.update(id(layer) for layer in _wired(old, kept))
+        for layer in _wired(new, kept | {id(target)}):
+            if id(layer) not in seen and id(layer) not in kept:
+                seen.add(id(layer))
+                yield layer
+
+
+def _wired(layer: nn.Module | None, stop: frozenset[int] = frozenset()) -> Iterator[nn.Module]:
+    """The layer and all that it calls; layers whose id is in `stop` are not entered."""
+    if layer is not None:
+        yield layer
+        inside = wired_sites(layer, stop) if id(layer) not in stop else ()
+        yield from (slot.layer for _, slot in inside if slot.layer is not None)
 
 
 def _set_parent(target: Composite, parent: Composite | None) -> None:
