@@ -4,10 +4,12 @@ Any `torch.nn.Module` can be a leaf. Composites call their children by one rule:
 child's arguments, anything else is one argument.
 
 * In sequence: `Chain`, `Stack`, `Residual`, `Passthrough`.
-* Side by side: `Parallel`, `Distribute`, `Sum`, `Product`, `Concatenate`.
+* Side by side: `Parallel`, `Distribute`, `Sum`, `Product`, `Matmul`, `Concatenate`.
 * Arguments and context: `Identity`, `GetArg`, `Lambda`, `UseContext`, `SetContext`; for reads, `Read`, `Derived`.
 * Attention: `SelfAttention`, `SplitHeads`, `MergeHeads`, `Rotary`, `KVCache`, `ScaledDotProductAttention`.
 * Feed-forward: `FeedForward`, `GatedFeedForward`, `MultiLinear`.
+* Shapes and casts: `Reshape`, `Flatten`, `Unflatten`, `Transpose`, `Permute`, `Squeeze`, `Unsqueeze`, `Slicing`,
+  `Interpolate`, `ToDtype`, `ToDevice`.
 * torch's own, under torch's names: `Linear`, `Embedding`, `RMSNorm`, `Conv2d`, `Dropout`, `SiLU`, ...
 """
 
@@ -18,6 +20,7 @@ from suture.layers.attention import MergeHeads, ScaledDotProductAttention, SelfA
 from suture.layers.basic import GetArg, Identity, Lambda, UseContext
 from suture.layers.cache import Cache, KVCache
 from suture.layers.calls import one_call
+from suture.layers.casts import ToDevice, ToDtype
 from suture.layers.chain import (
     Chain,
     Concatenate,
@@ -34,7 +37,10 @@ from suture.layers.checkpoint import Checkpoint
 from suture.layers.composite import Composite
 from suture.layers.context import REQUIRED, Context, Derived, MissingContextError, Read
 from suture.layers.feedforward import FeedForward, GatedFeedForward, MultiLinear
+from suture.layers.interpolate import Interpolate
+from suture.layers.matmul import Matmul
 from suture.layers.rotary import LinearScaling, Llama3Scaling, Rotary
+from suture.layers.shapes import Flatten, Permute, Reshape, Slicing, Squeeze, Transpose, Unflatten, Unsqueeze
 from suture.layers.slots import StateSlot
 from suture.layers.torch_layers import *  # noqa: F403
 
@@ -49,29 +55,41 @@ __all__ = [
     "Derived",
     "Distribute",
     "FeedForward",
+    "Flatten",
     "GatedFeedForward",
     "GetArg",
     "Identity",
+    "Interpolate",
     "KVCache",
     "Lambda",
     "LinearScaling",
     "Llama3Scaling",
+    "Matmul",
     "MergeHeads",
     "MissingContextError",
     "MultiLinear",
     "Parallel",
     "Passthrough",
+    "Permute",
     "Product",
     "Read",
+    "Reshape",
     "Residual",
     "Rotary",
     "ScaledDotProductAttention",
     "SelfAttention",
     "SetContext",
+    "Slicing",
     "SplitHeads",
+    "Squeeze",
     "Stack",
     "StateSlot",
     "Sum",
+    "ToDevice",
+    "ToDtype",
+    "Transpose",
+    "Unflatten",
+    "Unsqueeze",
     "UseContext",
     "one_call",
 ]
