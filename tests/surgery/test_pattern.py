@@ -109,6 +109,10 @@ def test_patterns_of_one_text_are_equal() -> None:
         ("blocks.a**", 8, "whole names"),
         ("blocks.***", 7, "whole names"),
         ("{**,a}", 1, "whole names"),
+        ("!", 0, "stands before the name"),
+        ("a.!!b", 2, "stands before the name"),
+        ("a!b", 1, "at the beginning of a name"),
+        ("{a,!b}", 3, "before the braces"),
     ],
 )
 def test_a_malformed_pattern_shows_where(text: str, position: int, problem: str) -> None:

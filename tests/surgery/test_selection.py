@@ -154,9 +154,19 @@ def test_a_layer_is_no_criterion(model: sl.Chain) -> None:
         select(model, 3)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_plain_module_is_refused_with_what_to_do() -> None:
-    with pytest.raises(TypeError, match="Put it in one first"):
-        select(nn.Sequential(nn.ReLU()), "0")
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"any torch\.nn\.Module"):
+        select([nn.ReLU()], "0")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_negated_name_selects_the_others(model: sl.Chain) -> None:
+    assert select(model, "blocks.!{1-4}.!attention").paths == ("blocks.0.feedforward", "blocks.5.feedforward")
+    assert select(model, ".blocks.0.*.!norm").paths == (
+        "blocks.0.attention.query",
+        "blocks.0.attention.output",
+        "blocks.0.feedforward.up",
+        "blocks.0.feedforward.down",
+    )
 
 
 # Looking, narrowing, joining
@@ -474,3 +484,41 @@ def test_a_selection_prints_the_tree_with_the_matches_marked(model: sl.Chain) ->
 def test_the_syntax_of_other_languages_is_answered_with_ours(pattern: str) -> None:
     with pytest.raises(SelectionError, match=r"written like blocks\.3"):
         select(sl.Chain(query=sl.Linear(2, 2)), pattern)
+
+
+# The rest of a model, and moving
+
+
+def test_the_inverse_is_what_has_nothing_selected_in_or_around_it(model: sl.Chain) -> None:
+    selected = select(model, "blocks.0-4", "5.attention.query")
+    assert selected.invert().paths == (
+        "blocks.5.attention.norm",
+        "blocks.5.attention.output",
+        "blocks.5.feedforward",
+        "norm",
+    )
+    assert (~~selected).paths == selected.paths
+
+
+def test_the_inverse_of_everything_is_empty(model: sl.Chain) -> None:
+    assert len(~select(model, "**")) == 0
+    assert (~select(model, "**") | select(model, ".norm")).paths == ("norm",)
+
+
+def test_a_selection_and_its_inverse_have_every_parameter_between_them(model: sl.Chain) -> None:
+    select(model, "attention").freeze()
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    select(model, "**").unfreeze()
+    (~select(model, "attention")).freeze()
+    assert {name for name, parameter in model.named_parameters() if parameter.requires_grad} == frozen
+
+
+def test_selected_layers_are_cast(model: sl.Chain) -> None:
+    select(model, "query").wrap(lambda query: sl.Sum(query, sl.Linear(4, 4)))
+    selected = select(model, "blocks.0-2.attention.*Sum").to(torch.float64)
+    assert len(selected) == 3
+    double_keys = {name for name, parameter in model.named_parameters() if parameter.dtype == torch.float64}
+    assert {name.split(".")[1] for name in double_keys} == {"0", "1", "2"}
+    # What a wrapper calls goes along, though it is owned beside it.
+    assert "blocks.0.attention.query.weight" in double_keys
+    assert "blocks.0.attention.norm.weight" not in double_keys

@@ -31,7 +31,8 @@ def locate(error: Exception, composite: Composite, slot: Slot, args: tuple[Any, 
     while root.parent is not None:
         root = root.parent
     received = ", ".join(describe(value) for value in args) or "nothing"
-    lines = [f"{_MARK}{path!r} ({type(slot.layer).__name__}), called with {received}:", excerpt(root, path)]
+    inside = path.removeprefix(f"{root.path}.") if root.path else path
+    lines = [f"{_MARK}{path!r} ({type(slot.layer).__name__}), called with {received}:", excerpt(root, inside)]
     error.add_note("\n".join(lines))
 
 

@@ -8,7 +8,7 @@ made inside, as in any tree. When the last one is undone the mount goes, and the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
@@ -48,8 +48,10 @@ class Mount(Chain):
         self.__dict__["_layer"] = (layer,)
         self.training = around.training
         self.node.path_around = path
-        self.node.hands_on_to = name
-        self._put(name, layer)
+        # A name that would hide a method here is not the one under which torch finds the layer.
+        self.__dict__["_inner"] = inner = f"{name}_layer" if hasattr(type(self), name) else name
+        self.node.hands_on_to = inner
+        self._put(inner, layer)
         parameters = _parameters_of(layer)
         self.__dict__["_first"] = next(iter(parameters), None)
         self.writes = tuple(("call", parameter) for parameter in parameters)
@@ -60,8 +62,8 @@ class Mount(Chain):
         return self.__dict__["_place"]
 
     @property
-    def mounted(self) -> nn.Module:
-        """The layer that stood here before every edit."""
+    def mounted(self) -> Any:
+        """The layer that stood here before every edit; typed so that its attributes may be read."""
         return self.__dict__["_layer"][0]
 
     @property
@@ -72,7 +74,11 @@ class Mount(Chain):
 
     def name_for(self, layer: nn.Module) -> str:
         # Beside the layer, as in a tree; so that no two mounts of one module give one name.
-        return self.node.unused(f"{self.place[1]}+{type(layer).__name__}")
+        return self.node.unused(f"{self.__dict__['_inner']}+{type(layer).__name__}")
+
+    def logical_name(self, name: str) -> str:
+        """The name, beside the others in the plain module, of what is owned here as `name`."""
+        return self.place[1] + name.removeprefix(self.__dict__["_inner"])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         context = enter_call(self, None, {})
@@ -177,7 +183,7 @@ def logical_keys(model: nn.Module) -> dict[str, str]:
 
     For what a model had before it was edited these are the keys that it had.
     """
-    mounts = [path for path, module in _named_modules(model) if isinstance(module, Mount)]
+    mounts = {path: module for path, module in _named_modules(model) if isinstance(module, Mount)}
     return {key: _without(mounts, key) for key in model.state_dict()}
 
 
@@ -186,10 +192,17 @@ def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from model.named_modules(remove_duplicate=False)
 
 
-def _without(mounts: Iterable[str], key: str) -> str:
-    names = key.split(".")
-    through = {path.count(".") for path in mounts if key.startswith(f"{path}.")}
-    return ".".join(name for number, name in enumerate(names) if number not in through)
+def _without(mounts: Mapping[str, Mount], key: str) -> str:
+    names: list[str] = []
+    physical: list[str] = []
+    around: Mount | None = None
+    for name in key.split("."):
+        physical.append(name)
+        names.append(name if around is None else around.logical_name(name))
+        around = mounts.get(".".join(physical))
+        if around is not None:
+            names.pop()
+    return ".".join(names)
 
 
 def _parameters_of(layer: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -143,7 +143,8 @@ class Navigation:
                 f"There is no layer {position} in this {type(self).__name__}, which has {len(self)}."
             ) from None
 
-    def _slot_of(self, layer: object) -> Slot:
+    def slot_of(self, layer: object) -> Slot:
+        """The one place at which a child is called. Raises `LookupError` for no child, `ValueError` for several."""
         slots = self.node.slots_of(layer)
         if len(slots) == 1:
             return slots[0]
@@ -169,11 +170,11 @@ class Navigation:
 
     def insert_before(self, present: nn.Module, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` before the child `present`."""
-        return self._insert_at(self.node.slots.index(self._slot_of(present)), layer, name)
+        return self._insert_at(self.node.slots.index(self.slot_of(present)), layer, name)
 
     def insert_after(self, present: nn.Module, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` after the child `present`."""
-        return self._insert_at(self.node.slots.index(self._slot_of(present)) + 1, layer, name)
+        return self._insert_at(self.node.slots.index(self.slot_of(present)) + 1, layer, name)
 
     def append(self, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` at the end."""
@@ -185,7 +186,7 @@ class Navigation:
 
     def remove(self, layer: nn.Module) -> Edit:
         """Takes out a child."""
-        return edit.swap(cast("Composite", self), self._slot_of(layer), None)
+        return edit.swap(cast("Composite", self), self.slot_of(layer), None)
 
     def replace(self, old: nn.Module, new: nn.Module) -> Edit:
         """Puts `new` where the child `old` stands.
@@ -206,7 +207,7 @@ class Navigation:
         >>> list(model.state_dict())
         ['query.weight', 'query.bias']
         """
-        slot = self._slot_of(old)
+        slot = self.slot_of(old)
         if new is old:
             raise ValueError(f"{describe_layer(old)} stands at this place already.")
         return edit.swap(cast("Composite", self), slot, checked(new))
@@ -286,7 +287,7 @@ def _places(composite: Composite, path: str, depth: int, paths: dict[int, str]) 
     for slot in list(composite.node.filled()):
         if slot.layer is None:
             continue
-        home = path if slot.home is None else _path_below(slot.home, paths)
+        home = path if slot.home is None else path_below(slot.home, paths)
         inner = f"{home}.{slot.name}" if home else slot.name
         yield Place(inner, slot.layer, composite, slot, depth)
         node = node_of(slot.layer)
@@ -295,10 +296,10 @@ def _places(composite: Composite, path: str, depth: int, paths: dict[int, str]) 
             yield from _places(module, inner, depth + 1, paths)
 
 
-def _path_below(home: Composite, paths: dict[int, str]) -> str:
+def path_below(home: Composite, paths: dict[int, str]) -> str:
     """The path of a home from the root of the walk, whether it is wired or only owned."""
     if id(home) not in paths:
         owner = home.node.owner
-        around = _path_below(owner, paths) if owner is not None else ""
+        around = path_below(owner, paths) if owner is not None else ""
         paths[id(home)] = f"{around}.{home.node.name}" if around else home.node.name
     return paths[id(home)]

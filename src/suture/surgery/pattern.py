@@ -9,6 +9,7 @@ A pattern matches the end of a path, name by name:
     blocks.3-7            the numbers 3 to 7, both included
     {query,value}         alternatives; a range may be one of them: blocks.{0,4-6}
     blocks.**.query       `**` stands for any names, also for none
+    blocks.!{0,11}.norm   `!` before a name stands for one name that is not like it
     .backbone.norm        a leading dot anchors the pattern at the root
 """
 
@@ -68,6 +69,10 @@ class _Compiler:
     def name(self, name: str, start: int) -> str:
         if not name:
             raise self.error(start, "a name is missing at this dot")
+        if name.startswith("!"):
+            if name[1:2] in ("", "!"):
+                raise self.error(start, "`!` stands before the name that is left out")
+            return rf"(?!{self.name(name[1:], start + 1)}\.)[^.]+"
         if numbers := RANGE.fullmatch(name):
             return self.range(numbers, start)
         pieces: list[str] = []
@@ -89,6 +94,8 @@ class _Compiler:
         for alternative in inside.split(","):
             if not alternative:
                 raise self.error(start, "an alternative is empty")
+            if alternative.startswith("!"):
+                raise self.error(start, "`!` stands before the braces: !{a,b}")
             if "{" in alternative:
                 raise self.error(start + alternative.index("{"), "braces inside braces are not understood")
             pieces.append(self.name(alternative, start))
@@ -105,6 +112,8 @@ class _Compiler:
                 return NUMBER
             case "}":
                 raise self.error(start + position, "this brace was not opened within the name")
+            case "!":
+                raise self.error(start + position, "`!` stands at the beginning of a name, outside of braces")
             case ",":
                 raise self.error(start + position, "alternatives stand in braces: {a,b}")
             case other:

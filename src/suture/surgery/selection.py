@@ -137,6 +137,26 @@ class Selection:
                 kept.append(match)
         return self._of(kept)
 
+    def invert(self) -> Selection:
+        """The rest of the model: the outermost layers that have nothing selected in or around them.
+
+        Written `~selection` too.
+
+        Example:
+            >>> from suture import layers as sl
+            >>> model = sl.Stack(*(sl.Chain(norm=sl.RMSNorm(4), up=sl.Linear(4, 8)) for _ in range(2)))
+            >>> select(model, "0.up").invert().paths
+            ('0.norm', '1')
+        """
+        current = self._now()
+        starts = {match.span.start for match in current.matches}
+        untouched = [match for match in current.survey.matches if starts.isdisjoint(match.span)]
+        inside = {number for match in current.matches for number in match.span}
+        return current._of([match for match in untouched if match.span.start not in inside]).outermost()
+
+    def __invert__(self) -> Selection:
+        return self.invert()
+
     def __or__(self, other: Selection) -> Selection:
         mine, others = self._beside(other)
         return self._of([mine[start] if start in mine else others[start] for start in sorted({*mine, *others})])
@@ -151,6 +171,15 @@ class Selection:
         """Calls a function with every selected layer, once for each layer."""
         for layer in {id(layer): layer for layer in self._some().layers}.values():
             function(layer)
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> Selection:
+        """Moves or casts the selected layers, and what they call: arguments as for `torch.nn.Module.to`.
+
+        What a selected layer calls goes along, also where it is owned elsewhere. This is no edit.
+        """
+        for layer in self._with_all_below():
+            layer.to(*args, **kwargs)
         return self
 
     def freeze(self) -> Selection:
@@ -185,7 +214,7 @@ class Selection:
                     f"The function given to replace() returned the layer that stands at {match.path!r} already. "
                     f"Leave out places that shall stay with .where()."
                 )
-            swap(match.parent, match.slot, layer)
+            swap(*match.open(), layer)
 
         return self._edit(replace)
 
@@ -200,7 +229,7 @@ class Selection:
                     f"The function given to wrap() must return a composite that calls the layer it was given, at "
                     f"{match.path!r}. Received: {type(layer).__name__}. To put something else there, use replace()."
                 )
-            swap(match.parent, match.slot, layer)
+            swap(*match.open(), layer)
 
         return self._edit(wrap)
 
@@ -211,7 +240,7 @@ class Selection:
     def insert_before(self, new: nn.Module | Make) -> Edit:
         """Puts a new layer before each match; `new` as in `replace`."""
         make = self._maker(new, "insert_before")
-        return self._edit(lambda match: insert(match.parent, _position(match), make(match)))
+        return self._edit(lambda match: _insert(match, 0, make(match)))
 
     @overload
     def insert_after(self, new: Make) -> Edit: ...
@@ -220,11 +249,11 @@ class Selection:
     def insert_after(self, new: nn.Module | Make) -> Edit:
         """Puts a new layer after each match; `new` as in `replace`."""
         make = self._maker(new, "insert_after")
-        return self._edit(lambda match: insert(match.parent, _position(match) + 1, make(match)))
+        return self._edit(lambda match: _insert(match, 1, make(match)))
 
     def remove(self) -> Edit:
         """Takes the matches out of the tree."""
-        return self._edit(lambda match: swap(match.parent, match.slot, None))
+        return self._edit(lambda match: swap(*match.open(), None))
 
     def adapt(self, function: Callable[[Any], Adapter[Any]]) -> Edit:
         """Injects at each match the adapter that `function` makes for the layer that stands there."""
@@ -236,7 +265,8 @@ class Selection:
                     f"The function given to adapt() must return an Adapter, for {match.path!r}. "
                     f"Received: {adapter!r:.80} ({type(adapter).__name__}). For a plain composite, use wrap()."
                 )
-            cast("Adapter[Any]", adapter).inject(parent=match.parent)
+            composite, _ = match.open()
+            cast("Adapter[Any]", adapter).inject(parent=composite)
 
         return self._edit(adapt)
 
@@ -272,16 +302,22 @@ class Selection:
         return make
 
     def _require_grad(self, wanted: bool) -> Selection:
-        current = self._some()
-        layers = [match.layer for each in current for match in (each, *current.survey.below(each))]
         parameters = [
-            parameter for layer in layers for parameter in layer.parameters(recurse=not isinstance(layer, Composite))
+            parameter
+            for layer in self._with_all_below()
+            for parameter in layer.parameters(recurse=not isinstance(layer, Composite))
         ]
         if not parameters:
-            raise SelectionError(f"None of the {len(current)} selected layers has parameters: {_listed(self.paths)}.")
+            raise SelectionError(f"None of the {len(self)} selected layers has parameters: {_listed(self.paths)}.")
         for parameter in parameters:
             parameter.requires_grad_(wanted)
         return self
+
+    def _with_all_below(self) -> list[nn.Module]:
+        """Every selected layer and all that it calls, once each."""
+        current = self._some()
+        found = (match.layer for each in current for match in (each, *current.survey.below(each)))
+        return list({id(layer): layer for layer in found}.values())
 
     # Following the tree
 
@@ -322,9 +358,10 @@ def _in_order(matches: Sequence[Match]) -> list[Match]:
     return sorted(matches, key=lambda match: match.span.start)
 
 
-def _position(match: Match) -> int:
-    """Where the match stands among the slots of its parent now."""
-    return match.parent.node.slots.index(match.slot)
+def _insert(match: Match, behind: int, layer: nn.Module) -> Edit:
+    """Puts a layer before the match, or behind it."""
+    composite, slot = match.open()
+    return insert(composite, composite.node.slots.index(slot) + behind, layer)
 
 
 def _at_least_zero(count: int) -> int:

@@ -11,6 +11,7 @@ from torch import nn
 
 from suture.layers.composite import Composite
 from suture.layers.node import Slot
+from suture.layers.places import open_place, places_in
 
 
 class SelectionError(LookupError):
@@ -19,19 +20,24 @@ class SelectionError(LookupError):
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A place in a tree: the path and the layer there, and the composite that calls it."""
+    """A place in a model: the path and the layer there, and the composite or plain module that has it."""
 
     path: str
     layer: Any
     """An `nn.Module`; typed so that a predicate may read attributes of the class that it expects."""
-    parent: Composite
-    slot: Slot
+    parent: nn.Module
+    slot: Slot | None
+    """None in a plain module, until the place is edited."""
     span: range
     """This place and all below it, numbered over the whole tree in the order of the calls."""
 
     def holds(self, other: Match) -> bool:
         """Whether the other place is inside this one."""
         return self.span.start < other.span.start < self.span.stop
+
+    def open(self) -> tuple[Composite, Slot]:
+        """The composite and the slot in which this place is edited."""
+        return open_place(self.parent, self.slot, self.path)
 
     def inside(self, path: str) -> str:
         """A path seen from this place; from around it, where the layer is owned beside this one."""
@@ -45,23 +51,21 @@ class Match:
 
 
 class Survey:
-    """The places of a tree, as they were at one version of its structure."""
+    """The places of a model, as they were at one version of its structure."""
 
     def __init__(self, model: nn.Module) -> None:
-        if not isinstance(model, Composite):
-            raise TypeError(
-                f"select() takes a tree made of suture layers, such as a Chain or a CausalLM. "
-                f"Received: {type(model).__name__}. Put it in one first: sl.Chain(model)."
-            )
+        _refuse_no_model(model)
         self.model = model
         self.name = type(model).__name__
-        self.version = model.structure_version
+        self.version = _version(model)
         self.matches = list(_matches(model))
+        self.has_plain = any(match.slot is None for match in self.matches)
         self._at_path: dict[str, list[Match]] | None = None
 
     @property
     def is_current(self) -> bool:
-        return self.version == self.model.structure_version
+        """Whether the model is known not to have changed; plain modules do not tell."""
+        return not self.has_plain and self.version == _version(self.model)
 
     def below(self, match: Match) -> list[Match]:
         """The places inside a match of this survey."""
@@ -96,8 +100,19 @@ class Survey:
         )
 
 
-def _matches(model: Composite) -> Iterator[Match]:
-    places = list(model.places())
+def _version(model: nn.Module) -> int:
+    return model.structure_version if isinstance(model, Composite) else 0
+
+
+def _refuse_no_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"select() takes a model: any torch.nn.Module. Received: {model!r:.80} ({type(model).__name__})."
+        )
+
+
+def _matches(model: nn.Module) -> Iterator[Match]:
+    places = list(places_in(model))
     ends = [len(places)] * len(places)
     around: list[int] = []
     for number, place in enumerate(places):
