@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import re
 import time
 
 import pytest
@@ -7,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from suture import layers as sl
+from suture import select
 from suture.layers.label import amount, label
-from suture.layers.printing import excerpt, tree
+from suture.layers.printing import drawing, excerpt, tree
 
 
 def block(width: int = 4) -> sl.Chain:
@@ -195,10 +198,95 @@ def test_parameters_of_a_composite_count_once() -> None:
     ]
 
 
-def test_a_plain_module_is_a_leaf_with_all_its_parameters() -> None:
-    assert lines(tree(sl.Chain(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))))[1:] == [
-        "└─ Sequential             12"
+def test_plain_modules_are_entered() -> None:
+    plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ModuleDict({"inner": sl.Chain(nn.Linear(2, 2))}))
+    assert lines(tree(sl.Chain(plain))) == [
+        "Chain           18 float32 parameters",
+        "└─ Sequential                      18",
+        "   ├─ 0..1 (x2): Linear(2 → 2)  2 x 6",
+        "   └─ 2: ModuleDict                 6",
+        "      └─ inner: Chain               6",
+        "         └─ Linear(2 → 2)           6",
     ]
+
+
+def test_a_plain_module_as_the_root() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert lines(tree(model)) == [
+        "Sequential  6 float32 parameters",
+        "├─ 0: Linear(2 → 2)            6",
+        "└─ 1: ReLU",
+    ]
+
+
+def test_what_was_put_into_a_plain_module_stands_beside() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
+    edit = select(model, "0").wrap(lambda linear: sl.Sum(linear, sl.Linear(2, 2, bias=False)))
+    assert [line.rpartition("  ")[0].rstrip() for line in lines(tree(model))[1:3]] == [
+        "├─ 0+Sum: Sum",
+        "│  ├─ 0: Linear(2 → 2, bias=False)  (owned by the root)",
+    ]
+    edit.undo()
+
+
+def test_a_plain_module_at_two_places_has_its_layers_once() -> None:
+    shared = nn.Sequential(nn.Linear(2, 2))
+    assert lines(tree(nn.ModuleList([shared, shared]))) == [
+        "ModuleList  6 float32 parameters",
+        "├─ 0: Sequential               6",
+        "│  └─ 0: Linear(2 → 2)         6",
+        "└─ 1: Sequential  (tied to 0)  6",
+    ]
+
+
+# In colours
+
+
+def coloured(shown: object, width: int = 60, terminal: bool = True) -> str:
+    from rich.console import Console
+
+    file = io.StringIO()
+    Console(file=file, force_terminal=terminal, width=width, color_system="standard" if terminal else None).print(shown)
+    return file.getvalue()
+
+
+def test_rich_prints_a_composite_in_colours(model: sl.Chain) -> None:
+    shown = coloured(model)
+    assert "\x1b[1mblocks: \x1b[0m\x1b[36mStack\x1b[0m" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines() == lines(tree(model, width=60))
+
+
+def test_rich_prints_plain_text_where_there_are_no_colours(model: sl.Chain) -> None:
+    assert coloured(model, terminal=False).splitlines() == lines(tree(model, width=60))
+
+
+def test_repr_and_str_are_plain_text_on_a_terminal(model: sl.Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in repr(model) + str(model) + repr(drawing(model))
+
+
+@pytest.mark.parametrize("width", [40, 47, 60])
+def test_a_coloured_line_is_cut_and_never_broken(model: sl.Chain, width: int) -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", coloured(model, width=width)).splitlines()
+    assert shown == lines(tree(model, width=width))
+    assert max(map(len, shown)) <= width
+
+
+def test_markup_in_a_name_is_text() -> None:
+    class Wordy(nn.Module):
+        def extra_repr(self) -> str:
+            return "[bold]x[/bold]"
+
+    assert "Wordy([bold]x[/bold])" in coloured(sl.Chain(Wordy()), terminal=False)
+
+
+def test_the_terminal_says_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = sl.Chain(sl.Lambda(print), sl.Conv2d(3, 4, (3, 3), padding=1, padding_mode="circular", dtype=torch.float32))
+    model.append(sl.Chain(sl.Chain(sl.Chain(sl.Chain(sl.Conv2d(3, 4, (3, 3), padding=1, padding_mode="circular"))))))
+    monkeypatch.setenv("COLUMNS", "50")
+    assert max(map(len, lines(repr(model)))) == 50
+    monkeypatch.delenv("COLUMNS")
+    assert repr(model) == tree(model, width=120)
 
 
 def test_lazy_parameters_have_no_size_yet() -> None:
@@ -313,7 +401,7 @@ def test_an_excerpt_is_short_and_marks_one_layer() -> None:
 
 
 def test_an_excerpt_of_nothing_is_an_error(model: sl.Chain) -> None:
-    with pytest.raises(LookupError, match=r"Chain wires no layer at 'blocks.9'"):
+    with pytest.raises(LookupError, match=r"Chain has no layer at 'blocks.9'"):
         excerpt(model, "blocks.9")
 
 

@@ -1,28 +1,30 @@
-"""The wired tree as it is printed: one branch for each place, with its text, its parameters and what it resembles."""
+"""A model as it is printed: one branch for each place, with its text, its parameters and what it resembles.
+
+Inside composites the places are those of the wiring, inside plain modules their children.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from suture.layers.label import label
 from suture.layers.node import node_of
-
-if TYPE_CHECKING:
-    from suture.layers.composite import Composite
+from suture.layers.places import places_in
 
 _NUMBERED = re.compile(r"(.*?)_?([0-9]+)")
 
 
 @dataclass(eq=False)
 class Branch:
-    """One place of the wired tree."""
+    """One place of the tree."""
 
+    key: int
+    """Of the slot where a composite calls the layer, else of the layer itself: its identity."""
     name: str
     path: str
     title: str
@@ -34,7 +36,7 @@ class Branch:
     """An earlier branch, not around this one, that has just these parameters."""
     shape: int = 0
     """Equal for branches that print alike, but for their own names and notes."""
-    marked: bool = False
+    mark: str = ""
     visible: bool = True
     opened: bool = True
 
@@ -62,14 +64,15 @@ def size_of(parameters: Mapping[int, nn.Parameter]) -> int:
     return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in parameters.values())
 
 
-def branches(model: Composite) -> Branch:
+def branches(model: nn.Module) -> Branch:
     """The branch of `model`, with all below it."""
-    root = Branch("", "", label(model), _own_parameters(model))
+    root = Branch(id(model), "", "", label(model), _own_parameters(model))
     everything, lineage = [root], [root]
-    for place in model.places():
+    for place in places_in(model):
         del lineage[place.depth :]
         owner, _, name = place.path.rpartition(".")
-        branch = Branch(name, place.path, label(place.layer), _own_parameters(place.layer))
+        key = id(place.layer if place.slot is None else place.slot)
+        branch = Branch(key, name, place.path, label(place.layer), _own_parameters(place.layer))
         if owner != lineage[-1].path:
             branch.notes.append(f"owned by {_seen_from(lineage, owner)}")
         lineage[-1].children.append(branch)
@@ -117,7 +120,7 @@ def number_shapes(branch: Branch, shapes: dict[object, int]) -> None:
     for child in branch.children:
         number_shapes(child, shapes)
     below = tuple((child.name, child.shape, *child.notes) for child in branch.children)
-    branch.shape = shapes.setdefault((branch.title, branch.size, branch.marked, below), len(shapes))
+    branch.shape = shapes.setdefault((branch.title, branch.size, branch.mark, below), len(shapes))
 
 
 def runs(siblings: Iterable[Branch]) -> list[list[Branch]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
 
@@ -21,6 +21,9 @@ from suture.layers.navigation import Navigation, checked
 from suture.layers.node import Node, Slot, check_name, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, top_of
 from suture.layers.recording import Recording, may_borrow
+
+if TYPE_CHECKING:
+    from suture.layers.drawing import Drawing
 
 _COPYING = "the layers that are being copied, by identity"
 _WHOLE = "the composite that is being copied"
@@ -249,3 +252,9 @@ class Composite(Navigation, nn.Module):
         from suture.layers.printing import tree  # printing needs the composite, and not the other way round
 
         return tree(self)
+
+    def __rich__(self) -> Drawing:
+        """The same in colours, where rich prints it."""
+        from suture.layers.printing import drawing
+
+        return drawing(self)

@@ -7,41 +7,28 @@ owned elsewhere than it is wired says where, and so do weights that occurred bef
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from suture.layers.branches import Branch, branches, number_shapes, run_name, runs, size_of
+from suture.layers.drawing import Drawing, Line
 from suture.layers.label import amount
-
-if TYPE_CHECKING:
-    from suture.layers.composite import Composite
 
 _MARK, _MARK_INSIDE = "▸ ", "▹ "
 _LINES_WORTH_HIDING = 2
-_NARROWEST = 40
-
-
-@dataclass
-class Line:
-    """One printed line: text with a note at the left, a count at the right."""
-
-    text: str
-    note: str = ""
-    count: str = ""
-    mark: str = ""
 
 
 def tree(
-    model: Composite, width: int | None = None, depth: int | None = None, marked: Collection[str] | None = None
+    model: nn.Module, width: int | None = None, depth: int | None = None, marked: Collection[str] | None = None
 ) -> str:
     """The tree of `model` as text; the model is not called.
 
     Args:
-        model: what to print.
-        width: columns; by default those of the terminal, or 80.
+        model: what to print, a composite or any module.
+        width: columns; by default those of the terminal, and 120 where there is none.
         depth: how many levels below the root are shown; by default all.
         marked: paths to mark; only what leads to them is shown then.
 
@@ -52,17 +39,27 @@ def tree(
         ├─ up: Linear(4 → 8)                40
         └─ down: Linear(8 → 4, bias=False)  32
     """
+    return drawing(model, depth, marked).text(width)
+
+
+def drawing(model: nn.Module, depth: int | None = None, marked: Collection[str] | None = None) -> Drawing:
+    """What `tree` prints, for whatever shows it: rich in colours, anything else as text."""
     root = branches(model)
     if marked is not None:
         _show_marked(root, set(marked))
     if depth is not None:
         _close_below(root, depth)
+    return draw(root, gutter=marked is not None)
+
+
+def draw(root: Branch, gutter: bool) -> Drawing:
+    """The drawing of branches whose marks are set."""
     number_shapes(root, {})
-    lines = [Line(root.title + _ellipsis(root), count=_summary(root)), *_lines(root, "")]
-    return _layout(lines, width, gutter=marked is not None)
+    first = Line(root.title + _ellipsis(root), count=_summary(root), mark=_mark(root))
+    return Drawing([first, *_lines(root, "")], gutter)
 
 
-def excerpt(model: Composite, path: str, width: int | None = None) -> str:
+def excerpt(model: nn.Module, path: str, width: int | None = None) -> str:
     """The part of the tree around the layer at `path`, with that layer marked: at most twelve lines.
 
     Raises:
@@ -80,22 +77,22 @@ def excerpt(model: Composite, path: str, width: int | None = None) -> str:
     root = branches(model)
     lineage = root.lineage_of(path)
     if not lineage:
-        raise LookupError(f"{type(model).__name__} wires no layer at {path!r}.")
-    lineage[-1].marked = True
+        raise LookupError(f"{type(model).__name__} has no layer at {path!r}.")
+    lineage[-1].mark = _MARK
     number_shapes(root, {})
     for branch in root.below():
         branch.visible = branch.opened = False
     for around, inner in pairwise(lineage[-3:]):
         siblings = runs(around.children)
         index = next(number for number, run in enumerate(siblings) if inner in run)
-        reach = 2 if inner.marked else 0
+        reach = 2 if inner.mark else 0
         for run in siblings[max(index - reach, 0) : index + reach + 1]:
             run[0].visible = True
         around.opened = True
     top = lineage[-3:][0]
-    title = top.title if top is root else f"{top.path}: {top.title}"
-    lines = [replace(line, count="") for line in [Line(title, mark=_mark(top)), *_lines(top, "")]]
-    return _layout(lines, width, gutter=True)
+    first = Line(top.title, name=top.path, mark=_mark(top))
+    lines = [replace(line, count="") for line in [first, *_lines(top, "")]]
+    return Drawing(lines, gutter=True).text(width)
 
 
 # Choosing what is shown
@@ -105,9 +102,9 @@ def _show_marked(branch: Branch, marked: set[str]) -> None:
     """Marks the branches at these paths and hides what leads to none."""
     for child in branch.children:
         _show_marked(child, marked)
-    branch.marked = branch.path in marked
+    branch.mark = _MARK if branch.path in marked else ""
     branch.opened = any(child.visible for child in branch.children)
-    branch.visible = branch.marked or branch.opened
+    branch.visible = bool(branch.mark) or branch.opened
 
 
 def _close_below(branch: Branch, depth: int) -> None:
@@ -133,7 +130,7 @@ def _lines(branch: Branch, prefix: str, twin: Branch | None = None, twin_name: s
         if not first.visible:
             hidden.append(run_name(run))
             if following is None or following[0].visible:
-                yield Line(f"{prefix}{tee}… {', '.join(hidden)}")
+                yield Line(f"… {', '.join(hidden)}", prefix + tee)
                 hidden.clear()
             continue
         like = earlier.get(first.shape) or twins.get(first.name)
@@ -163,15 +160,15 @@ def _line(run: list[Branch], prefix: str, like: str = "") -> Line:
             count = f"{len(run)} x {count}"
     if like and branch.same_weights is None:
         notes.append(f"like {like}")
-    title = branch.title if name == branch.title.partition("(")[0] else f"{name}: {branch.title}"
-    text, note = prefix + title + _ellipsis(branch), f"  ({', '.join(notes)})" if notes else ""
-    return Line(text, note, count, _mark(branch, children_shown=not like))
+    named = name if name != branch.title.partition("(")[0] else ""
+    note = f"  ({', '.join(notes)})" if notes else ""
+    return Line(branch.title + _ellipsis(branch), prefix, named, note, count, _mark(branch, children_shown=not like))
 
 
 def _mark(branch: Branch, children_shown: bool = True) -> str:
-    if branch.marked:
-        return _MARK
-    return _MARK_INSIDE if not children_shown and any(each.marked for each in branch.below()) else ""
+    if branch.mark:
+        return branch.mark
+    return _MARK_INSIDE if not children_shown and any(each.mark for each in branch.below()) else ""
 
 
 def _ellipsis(branch: Branch) -> str:
@@ -187,27 +184,3 @@ def _summary(root: Branch) -> str:
     text = f"{amount(root.size)} {f'{dtypes.pop()} ' if len(dtypes) == 1 else ''}parameters"
     trainable = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
     return text if len(trainable) == len(parameters) else f"{text}, {amount(size_of(trainable))} trainable"
-
-
-def _layout(lines: list[Line], width: int | None, gutter: bool) -> str:
-    """Sets the counts in a column at the right of the longest text, and cuts what is too long for the width."""
-    margin = len(_MARK) if gutter else 0
-    available = max(width or shutil.get_terminal_size((80, 24)).columns, _NARROWEST) - margin
-    wanted = max(len(line.text) + len(line.note) + _room_for_count(line) for line in lines)
-    return "\n".join(_laid_out(line, margin, min(available, wanted)).rstrip() for line in lines)
-
-
-def _laid_out(line: Line, margin: int, edge: int) -> str:
-    room = edge - _room_for_count(line)
-    # A note says what cannot be seen otherwise, so the text before it is cut first.
-    text = _cut(line.text, max(room - len(line.note), room // 2))
-    text = _cut(text + line.note, room)
-    return line.mark.ljust(margin) + text + line.count.rjust(edge - len(text))
-
-
-def _room_for_count(line: Line) -> int:
-    return len(line.count) + 2 if line.count else 0
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
