@@ -209,3 +209,14 @@ def test_derived_values_that_are_printed_alike_are_not_shared(one: Derived, othe
     shared = Context({"s": {"x": 5}})
     assert [shared.read(one), shared.read(other)] == [Context({"s": {"x": 5}}).read(each) for each in (one, other)]
     assert shared.read(one) != shared.read(other)
+
+
+def test_what_a_tree_writes_is_listed_and_follows_every_edit() -> None:
+    model = sl.Chain(sl.SetContext("side", "x"), sl.Residual(sl.SetContext("inner", "y")))
+    assert model.context_outputs == (("side", "x"), ("inner", "y"))
+    edit = model.pop(0)
+    assert model.context_outputs == (("inner", "y"),)
+    edit.undo()
+    context = Context()
+    model(torch.ones(2), context=context)
+    assert torch.equal(context.get("inner", "y"), torch.ones(2))

@@ -148,6 +148,18 @@ class Composite(Navigation, nn.Module):
         """The context entries that this tree reads from outside, in the order of their first reading."""
         return inputs_of(self).reads
 
+    @property
+    def context_outputs(self) -> tuple[tuple[str, str], ...]:
+        """The context entries, scope and key, that this tree writes for later readers.
+
+        They can be read after a call that was given a `suture.Context`.
+
+        >>> from suture import layers as sl
+        >>> sl.Chain(sl.SetContext("side", "x")).context_outputs
+        (('side', 'x'),)
+        """
+        return tuple(inputs_of(self).written.values())
+
     # Structure
 
     @property

@@ -25,7 +25,7 @@ class Inputs:
     def __init__(self) -> None:
         self.reads: tuple[Read, ...] = ()
         self.all_reads: dict[str, Read] = {}
-        self.written: dict[str, None] = {}
+        self.written: dict[str, tuple[str, str]] = {}
         self.initial: dict[str, dict[str, Any]] = {}
 
     def scopes_of(self, key: str) -> list[str]:
@@ -70,7 +70,7 @@ def _collect(layer: nn.Module, found: Inputs, outside: dict[str, Read]) -> None:
         if slot.layer is not None:
             _collect(slot.layer, found, outside)
     for scope, key in composite.writes:
-        found.written[f"{scope}.{key}"] = None
+        found.written[f"{scope}.{key}"] = (scope, key)
 
 
 def known_reads(module: nn.Module) -> Iterator[Read]:
