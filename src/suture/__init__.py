@@ -12,6 +12,7 @@ from suture.surgery.adapter import Adapter
 from suture.surgery.group import AdapterGroup
 from suture.surgery.selection import Selection, select
 from suture.surgery.survey import SelectionError
+from suture.weights.model_folder import load, save
 
 __version__ = "0.1.0"
 
@@ -28,5 +29,7 @@ __all__ = [
     "__version__",
     "context",
     "editing",
+    "load",
+    "save",
     "select",
 ]

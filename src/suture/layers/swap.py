@@ -79,6 +79,11 @@ class Swap:
         self._author = weakref.ref(author) if author is not None else None
 
     @property
+    def author(self) -> object:
+        """Who made it, such as an adapter; None for a plain edit, or when the author is no more."""
+        return self._author() if self._author is not None else None
+
+    @property
     def inherits(self) -> bool:
         """Whether the new layer took the name of the old one."""
         return self.new is not None and self.new_name == self.old_name
@@ -88,7 +93,7 @@ class Swap:
         return frozenset(id(hole.layer) for hole in self.holes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_author": self._author() if self._author is not None else None}
+        return self.__dict__ | {"_author": self.author}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -96,7 +101,7 @@ class Swap:
 
     def __str__(self) -> str:
         where = path_of(self.home, self.new_name or self.old_name)
-        author = self._author() if self._author is not None else None
+        author = self.author
         if author is not None:
             return f"the adapter {type(author).__name__} at {where!r}"
         if self.old is None:
