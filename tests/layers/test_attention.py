@@ -11,111 +11,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
 from suture import layers as sl
+from suture.models.backbone import Backbone, TokenEmbedding
 
 WIDTH, HEAD_DIM = 32, 8
-
-
-def softmax_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return scores.softmax(-1) @ value
-
-
-def random_heads(*shapes: tuple[int, ...]) -> list[Tensor]:
-    torch.manual_seed(0)
-    return [torch.randn(*shape) for shape in shapes]
-
-
-# Heads
-
-
-def test_heads_are_split_and_merged() -> None:
-    query, key = torch.randn(2, 5, 32), torch.randn(2, 5, 16)
-    split = sl.SplitHeads(head_dim=8)(query, key)
-    assert [each.shape for each in split] == [(2, 4, 5, 8), (2, 2, 5, 8)]
-    assert torch.equal(split[0][:, 1], query[..., 8:16])
-    assert torch.equal(sl.MergeHeads()(split[0]), query)
-
-
-def test_one_argument_is_split_alone_and_may_have_no_leading_dimension() -> None:
-    split = sl.SplitHeads(head_dim=8)(torch.randn(5, 32))
-    assert isinstance(split, Tensor)
-    assert split.shape == (4, 5, 8)
-    assert sl.MergeHeads()(split).shape == (5, 32)
-
-
-def test_a_width_that_is_no_multiple_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"multiple of 8; received a tensor of shape \(2, 5, 30\)"):
-        sl.SplitHeads(head_dim=8)(torch.zeros(2, 5, 30))
-
-
-# ScaledDotProductAttention
-
-
-@pytest.mark.parametrize("leading", [(), (2,), (2, 3), (2, 3, 4)])
-def test_any_leading_dimensions(leading: tuple[int, ...]) -> None:
-    query, key, value = random_heads(*[(*leading, 5, 8)] * 3)
-    attend = sl.ScaledDotProductAttention()
-    torch.testing.assert_close(attend(query, key, value), softmax_attention(query, key, value))
-
-
-def test_a_sequence_of_one_without_heads() -> None:
-    x = torch.randn(1, 1280)
-    torch.testing.assert_close(sl.ScaledDotProductAttention()(x, x, x), x)
-
-
-def test_fewer_key_heads_serve_groups_of_query_heads() -> None:
-    query, key, value = random_heads((2, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8))
-    expected = softmax_attention(query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1))
-    torch.testing.assert_close(sl.ScaledDotProductAttention()(query, key, value), expected)
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (1, 5), (1, 1)])
-def test_causal_queries_are_at_the_places_of_the_last_keys(queries: int, keys: int) -> None:
-    query, key, value = random_heads((1, 2, queries, 8), (1, 2, keys, 8), (1, 2, keys, 8))
-    mask = torch.ones(keys, keys, dtype=torch.bool).tril()[-queries:]
-    expected = softmax_attention(query, key, value, mask)
-    torch.testing.assert_close(sl.ScaledDotProductAttention(causal=True)(query, key, value), expected)
-
-
-def test_the_scale_can_be_given() -> None:
-    query, key, value = random_heads(*[(1, 2, 5, 8)] * 3)
-    expected = softmax_attention(query * 3.0 * 8**0.5, key, value)
-    torch.testing.assert_close(sl.ScaledDotProductAttention(scale=3.0)(query, key, value), expected)
-
-
-@pytest.mark.parametrize("heads", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-def test_padding_of_the_inputs_is_left_out(causal: bool, heads: bool) -> None:
-    query, key, value = random_heads(*[(2, 3, 5, 8) if heads else (2, 5, 8)] * 3)
-    padding_mask = torch.tensor([[False, True, True, True, True], [True, True, True, True, True]])
-    attend = sl.Chain(sl.ScaledDotProductAttention(causal=causal))
-    mask = padding_mask[:, None, :] & (torch.ones(5, 5, dtype=torch.bool).tril() if causal else torch.tensor(True))
-    expected = softmax_attention(query, key, value, mask[:, None] if heads else mask)
-    result = attend(query, key, value, padding_mask=padding_mask)
-    torch.testing.assert_close(result[0, ..., 1:, :], expected[0, ..., 1:, :])
-    torch.testing.assert_close(result[1], expected[1])
-
-
-def test_keys_of_another_sequence_are_described_by_another_scope() -> None:
-    query, key, value = random_heads((2, 3, 5, 8), (2, 3, 4, 8), (2, 3, 4, 8))
-    of_image = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    of_inputs = torch.tensor([[False, True, True, True, True]] * 2)
-    attend = sl.Chain(sl.ScaledDotProductAttention(keys="image"))
-    result = attend(query, key, value, context={"image": {"padding_mask": of_image}})
-    torch.testing.assert_close(result, softmax_attention(query, key, value, of_image[:, None, None]))
-
-    unmasked = sl.Chain(sl.Parallel(sl.ScaledDotProductAttention(keys=None), sl.UseContext("inputs", "padding_mask")))
-    result, _ = unmasked(query, key, value, padding_mask=of_inputs)
-    torch.testing.assert_close(result, softmax_attention(query, key, value))
-
-
-def test_keys_of_another_sequence_under_the_mask_of_the_inputs_are_refused() -> None:
-    query, key, value = random_heads((2, 3, 5, 8), (2, 3, 4, 8), (2, 3, 4, 8))
-    attend = sl.Chain(sl.ScaledDotProductAttention())
-    with pytest.raises(ValueError, match="entries of 'inputs' describe 5 keys, but 4 arrived"):
-        attend(query, key, value, padding_mask=torch.ones(2, 5, dtype=torch.bool))
 
 
 def test_the_mask_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +28,6 @@ def test_the_mask_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -
     model = sl.Chain(*(sl.SelfAttention(8, causal=True) for _ in range(3)))
     model(torch.randn(1, 3, 8), padding_mask=torch.tensor([[False, True, True]]))
     assert len(calls) == 1
-
-
-# SelfAttention
 
 
 def transformers_attention(ours: sl.SelfAttention, heads: int, groups: int) -> Callable[[Tensor], Tensor]:
@@ -208,3 +103,129 @@ def test_heads_that_do_not_divide_are_refused() -> None:
         sl.SelfAttention(WIDTH, num_heads=5)
     with pytest.raises(ValueError, match="num_heads=4, num_key_value_heads=3"):
         sl.SelfAttention(WIDTH, num_heads=4, num_key_value_heads=3)
+
+
+# Attention of one sequence to another
+
+
+def attended(attention: sl.Chain, x: Tensor, keys: Tensor, values: Tensor, real: Tensor | None = None) -> Tensor:
+    """The same from the parts, one head at a time."""
+    query, key, value = (attention.layer(f"projections.{name}") for name in ("query", "key", "value"))
+    heads: list[Tensor] = []
+    for q, k, v in zip(
+        *(projected.split(HEAD_DIM, -1) for projected in (query(x), key(keys), value(values))), strict=True
+    ):
+        scores = q @ k.transpose(-1, -2) * HEAD_DIM**-0.5
+        if real is not None:
+            scores = scores.masked_fill(~real[:, None], -torch.inf)
+        heads.append(scores.softmax(-1) @ v)
+    return attention.layer("output")(torch.cat(heads, -1))
+
+
+def test_attention_takes_what_each_projection_gets() -> None:
+    attention = sl.Attention(WIDTH, num_heads=4, key_dim=6, value_dim=10)
+    x, keys, values = torch.randn(2, 5, WIDTH), torch.randn(2, 7, 6), torch.randn(2, 7, 10)
+    torch.testing.assert_close(attention(x, keys, values), attended(attention, x, keys, values))
+
+
+def test_attention_of_a_sequence_to_itself_is_self_attention() -> None:
+    attention, alone = sl.Attention(WIDTH, num_heads=4, causal=True), sl.SelfAttention(WIDTH, 4, causal=True)
+    alone.load_state_dict(attention.state_dict())
+    x = torch.randn(2, 5, WIDTH)
+    assert torch.equal(attention(x, x, x), alone(x))
+
+
+def test_attention_leaves_out_the_padding_of_the_scope_that_it_names() -> None:
+    attention = sl.Attention(WIDTH, num_heads=4, keys="image")
+    x, keys = torch.randn(2, 5, WIDTH), torch.randn(2, 7, WIDTH)
+    real = torch.arange(7) < torch.tensor([[4], [7]])
+    torch.testing.assert_close(attention(x, keys, keys, padding_mask=real), attended(attention, x, keys, keys, real))
+
+
+def test_attention_of_one_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"gives one argument to each of its 3 children\. Received 1 arguments"):
+        sl.Attention(WIDTH)(torch.zeros(1, 5, WIDTH))
+
+
+@pytest.mark.parametrize(("kind", "before"), [(sl.Attention, []), (sl.CrossAttention, ["inputs"])])
+def test_all_have_the_same_names(kind: type[sl.Attention] | type[sl.CrossAttention], before: list[str]) -> None:
+    names = [place.path for place in kind(WIDTH, num_heads=4, num_key_value_heads=2).places()]
+    inputs = [f"inputs.{name}" for name in ("query_input", "key_input", "value_input")] if before else []
+    projections = ["projections", *(f"projections.{name}" for name in ("query", "key", "value"))]
+    assert names == [*before, *inputs, *projections, "split", "attend", "merge", "output"]
+
+
+# CrossAttention
+
+
+def test_cross_attention_reads_its_sequence_from_the_context() -> None:
+    attention = sl.CrossAttention(WIDTH, num_heads=4, sequence_dim=6)
+    x, sequence = torch.randn(2, 5, WIDTH), torch.randn(2, 7, 6)
+    expected = attended(attention, x, sequence, sequence)
+    assert torch.equal(
+        attention(x, sequence=sequence), attention(x, context={"cross_attention": {"sequence": sequence}})
+    )
+    torch.testing.assert_close(attention(x, sequence=sequence), expected)
+    reads = [read.identity for read in attention.context_inputs]
+    assert reads == [f"cross_attention.{key}" for key in ("sequence", "padding_mask", "attention_mask")]
+
+
+def test_the_padding_of_the_sequence_is_left_out() -> None:
+    attention = sl.CrossAttention(WIDTH, num_heads=4, context="image", key="patches")
+    x, patches = torch.randn(2, 5, WIDTH), torch.randn(2, 7, WIDTH)
+    real = torch.arange(7) < torch.tensor([[4], [7]])
+    result = attention(x, patches=patches, padding_mask=real)
+    torch.testing.assert_close(result, attended(attention, x, patches, patches, real))
+    torch.testing.assert_close(result[:1], attention(x[:1], patches=patches[:1, :4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_sequence_of_padding_alone_is_finite_and_harms_no_other(dtype: torch.dtype) -> None:
+    attention = sl.CrossAttention(WIDTH, num_heads=4).to(dtype)
+    x, sequence = torch.randn(2, 5, WIDTH, dtype=dtype), torch.randn(2, 7, WIDTH, dtype=dtype)
+    real = torch.tensor([[False], [True]]).expand(2, 7)
+    result = attention(x, sequence=sequence, padding_mask=real)
+    result.sum().backward()
+    assert bool(result.isfinite().all())
+    assert all(
+        parameter.grad is not None and bool(parameter.grad.isfinite().all()) for parameter in attention.parameters()
+    )
+    assert torch.equal(result[1], attention(x, sequence=sequence, padding_mask=torch.ones_like(real))[1])
+
+
+def test_groups_of_query_heads_share_a_key_head() -> None:
+    attention = sl.CrossAttention(WIDTH, num_heads=4, num_key_value_heads=2, head_dim=5, bias=False)
+    assert [linear.out_features for linear in attention.layers(sl.Linear)] == [20, 10, 10, WIDTH]
+    assert attention(torch.zeros(1, 3, WIDTH), sequence=torch.zeros(1, 2, WIDTH)).shape == (1, 3, WIDTH)
+
+
+def test_a_missing_sequence_is_refused_by_name() -> None:
+    with pytest.raises(sl.MissingContextError, match="reads the context entry 'patches' of 'image'"):
+        sl.CrossAttention(WIDTH, context="image", key="patches")(torch.zeros(1, 3, WIDTH))
+
+
+def test_a_padding_mask_that_does_not_fit_is_refused() -> None:
+    attention, x = sl.CrossAttention(WIDTH), torch.zeros(1, 3, WIDTH)
+    with pytest.raises(ValueError, match="entries of 'cross_attention' describe 4 keys, but 3 arrived"):
+        attention(x, sequence=x, padding_mask=torch.ones(1, 4, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"padding_mask is boolean, True = may attend; received torch\.int64"):
+        attention(x, sequence=x, padding_mask=torch.ones(1, 3, dtype=torch.long))
+
+
+def test_in_a_backbone_masks_and_cache_by_keyword_are_those_of_its_tokens() -> None:
+    backbone = Backbone(
+        embedding=TokenEmbedding(20, WIDTH),
+        attention=sl.Residual(sl.SelfAttention(WIDTH, num_heads=4, causal=True)),
+        cross=sl.Residual(sl.CrossAttention(WIDTH, num_heads=4)),
+    )
+    tokens, sequence = torch.tensor([[0, 3, 1, 4], [5, 9, 2, 6]]), torch.randn(2, 7, WIDTH)
+    padding_mask = torch.tensor([[False, True, True, True], [True] * 4])
+    cache = backbone.init_cache(batch=2, length=4)
+    with torch.no_grad():
+        whole = backbone(tokens, padding_mask=padding_mask, sequence=sequence)
+        with backbone.context(cross_attention={"sequence": sequence}):
+            pieces = [backbone(tokens[:, :3], padding_mask=padding_mask[:, :3], cache=cache)]
+            pieces.append(backbone(tokens[:, 3:], cache=cache))
+        alone = backbone(tokens[:1, 1:], sequence=sequence[:1])
+    torch.testing.assert_close(torch.cat(pieces, 1)[padding_mask], whole[padding_mask])
+    torch.testing.assert_close(whole[:1, 1:], alone)

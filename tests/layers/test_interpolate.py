@@ -19,5 +19,5 @@ def test_it_is_torchs_interpolation() -> None:
 def test_a_size_or_a_factor_is_needed() -> None:
     with pytest.raises(ValueError, match="takes a size or a scale_factor; received size=None, scale_factor=None"):
         sl.Interpolate()
-    with pytest.raises(ValueError, match="received size=2, scale_factor=2.0"):
+    with pytest.raises(ValueError, match=r"received size=2, scale_factor=2\.0"):
         sl.Interpolate(size=2, scale_factor=2.0)

@@ -6,7 +6,9 @@ child's arguments, anything else is one argument.
 * In sequence: `Chain`, `Stack`, `Residual`, `Passthrough`.
 * Side by side: `Parallel`, `Distribute`, `Sum`, `Product`, `Matmul`, `Concatenate`.
 * Arguments and context: `Identity`, `GetArg`, `Lambda`, `UseContext`, `SetContext`; for reads, `Read`, `Derived`.
-* Attention: `SelfAttention`, `SplitHeads`, `MergeHeads`, `Rotary`, `KVCache`, `ScaledDotProductAttention`.
+* Attention: `SelfAttention`, `CrossAttention`, `Attention`; of `SplitHeads`, `MergeHeads`, `KVCache`,
+  `ScaledDotProductAttention`.
+* Positions: `LearnedPositions`, `SinusoidalPositions`, `Rotary`, `ALiBi`.
 * Feed-forward: `FeedForward`, `GatedFeedForward`, `MultiLinear`.
 * Shapes and casts: `Reshape`, `Flatten`, `Unflatten`, `Transpose`, `Permute`, `Squeeze`, `Unsqueeze`, `Slicing`,
   `Interpolate`, `ToDtype`, `ToDevice`.
@@ -16,7 +18,9 @@ child's arguments, anything else is one argument.
 from __future__ import annotations
 
 from suture.layers import torch_layers
-from suture.layers.attention import MergeHeads, ScaledDotProductAttention, SelfAttention, SplitHeads
+from suture.layers.alibi import ALiBi
+from suture.layers.attend import ScaledDotProductAttention
+from suture.layers.attention import Attention, CrossAttention, SelfAttention
 from suture.layers.basic import GetArg, Identity, Lambda, UseContext
 from suture.layers.cache import Cache, KVCache
 from suture.layers.calls import one_call
@@ -37,8 +41,10 @@ from suture.layers.checkpoint import Checkpoint
 from suture.layers.composite import Composite
 from suture.layers.context import REQUIRED, Context, Derived, MissingContextError, Read
 from suture.layers.feedforward import FeedForward, GatedFeedForward, MultiLinear
+from suture.layers.heads import MergeHeads, SplitHeads
 from suture.layers.interpolate import Interpolate
 from suture.layers.matmul import Matmul
+from suture.layers.positions import LearnedPositions, SinusoidalPositions
 from suture.layers.rotary import LinearScaling, Llama3Scaling, Rotary
 from suture.layers.shapes import Flatten, Permute, Reshape, Slicing, Squeeze, Transpose, Unflatten, Unsqueeze
 from suture.layers.slots import StateSlot
@@ -46,12 +52,15 @@ from suture.layers.torch_layers import *  # noqa: F403
 
 __all__ = [
     "REQUIRED",
+    "ALiBi",
+    "Attention",
     "Cache",
     "Chain",
     "Checkpoint",
     "Composite",
     "Concatenate",
     "Context",
+    "CrossAttention",
     "Derived",
     "Distribute",
     "FeedForward",
@@ -62,6 +71,7 @@ __all__ = [
     "Interpolate",
     "KVCache",
     "Lambda",
+    "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
     "Matmul",
@@ -79,6 +89,7 @@ __all__ = [
     "ScaledDotProductAttention",
     "SelfAttention",
     "SetContext",
+    "SinusoidalPositions",
     "Slicing",
     "SplitHeads",
     "Squeeze",

@@ -1,141 +1,120 @@
-"""Softmax attention, as layers from the heads of a projection to the heads of a result.
+"""Attention as trees of layers, from sequences to a sequence.
 
-Shapes: any leading dimensions (...), H heads, T queries, S keys, D width of a head.
+All of them have the same names: `projections` with `query`, `key` and `value`, `split`, `attend`, `merge` and `output`.
+
+Shapes: any leading dimensions (...), B rows, T queries, S keys.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
+from suture.layers.attend import ScaledDotProductAttention
+from suture.layers.basic import Identity, UseContext
 from suture.layers.cache import KVCache
-from suture.layers.chain import Chain, Parallel
-from suture.layers.context import Declaration
-from suture.layers.masks import mask_of
+from suture.layers.chain import Chain, Distribute, Parallel
+from suture.layers.heads import MergeHeads, SplitHeads
 from suture.layers.torch_layers import Linear
 
 
-class SplitHeads(nn.Module):
-    """Splits the last dimension of each argument into heads: (..., T, H * D) to (..., H, T, D).
+@dataclass(frozen=True)
+class _Projections:
+    """The linear layers of an attention. Raises `ValueError` where the numbers do not divide."""
 
-    One argument gives one result, several give a tuple. Each may have its own number of heads.
+    embedding_dim: int
+    num_heads: int
+    num_key_value_heads: int | None
+    head_dim: int | None
+    bias: bool
 
-    Raises:
-        ValueError: a last dimension is not a multiple of `head_dim`.
-
-    >>> SplitHeads(head_dim=8)(torch.zeros(2, 5, 32)).shape
-    torch.Size([2, 4, 5, 8])
-    """
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-
-    def forward(self, *projections: Tensor) -> Tensor | tuple[Tensor, ...]:
-        split = tuple(self._split(projection) for projection in projections)
-        return split[0] if len(split) == 1 else split
-
-    def _split(self, projection: Tensor) -> Tensor:
-        *leading, width = projection.shape
-        if width % self.head_dim:
+    def __post_init__(self) -> None:
+        if self.head_dim is None and self.embedding_dim % self.num_heads:
             raise ValueError(
-                f"SplitHeads(head_dim={self.head_dim}) splits a last dimension that is a multiple of {self.head_dim}; "
-                f"received a tensor of shape {tuple(projection.shape)}."
+                f"{self.num_heads} heads do not divide an embedding_dim of {self.embedding_dim}: give head_dim as well."
             )
-        return projection.view(*leading, width // self.head_dim, self.head_dim).transpose(-2, -3)
+        if self.num_heads % self.key_value_heads:
+            raise ValueError(
+                f"Each key head serves equally many query heads; received num_heads={self.num_heads}, "
+                f"num_key_value_heads={self.key_value_heads}."
+            )
 
-    def extra_repr(self) -> str:
-        return f"head_dim={self.head_dim}"
+    @property
+    def key_value_heads(self) -> int:
+        return self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
+
+    @property
+    def width(self) -> int:
+        """Of a head."""
+        return self.embedding_dim // self.num_heads if self.head_dim is None else self.head_dim
+
+    def inward(self, key_dim: int, value_dim: int) -> dict[str, torch.nn.Module]:
+        return {
+            "query": Linear(self.embedding_dim, self.num_heads * self.width, bias=self.bias),
+            "key": Linear(key_dim, self.key_value_heads * self.width, bias=self.bias),
+            "value": Linear(value_dim, self.key_value_heads * self.width, bias=self.bias),
+        }
+
+    def output(self) -> Linear:
+        return Linear(self.num_heads * self.width, self.embedding_dim, bias=self.bias)
 
 
-class MergeHeads(nn.Module):
-    """Puts the heads side by side again: (..., H, T, D) to (..., T, H * D).
+class Attention(Chain):
+    """Attention of one sequence to another, called with what each projection gets.
 
-    >>> MergeHeads()(torch.zeros(2, 4, 5, 8)).shape
-    torch.Size([2, 5, 32])
-    """
-
-    if TYPE_CHECKING:
-
-        def __call__(self, heads: Tensor, /) -> Tensor: ...
-
-    def forward(self, heads: Tensor) -> Tensor:
-        return heads.transpose(-2, -3).flatten(-2)
-
-
-class ScaledDotProductAttention(nn.Module):
-    """`softmax(query @ key.T * scale) @ value`, of (..., T, D), (..., S, D) and (..., S, D).
-
-    With heads split, (..., H, T, D), keys and values may have fewer heads than queries: each serves a group of them
-    (https://arxiv.org/abs/2305.13245).
-
-    What a query may attend to comes from the context, where it is given: `padding_mask`, `attention_mask`, `positions`
-    and `cache` of the scope `keys`, all of them optional. By default that is `"inputs"`, the tokens of the backbone, so
-    padding is left out of every attention of a token to other tokens. Attention to another sequence (an image, an
-    encoded text) says which scope describes it, or `keys=None` for nothing to be left out.
+    (..., T, embedding_dim), (..., S, key_dim) and (..., S, value_dim) give (..., T, embedding_dim). Its layers are
+    `projections` (`query`, `key`, `value`), `split`, `attend`, `merge` and `output`.
 
     Args:
+        embedding_dim: Width of the queries' sequence.
+        num_heads: Of queries.
+        key_dim: Width of what the keys are made of; by default `embedding_dim`.
+        value_dim: Width of what the values are made of; by default `embedding_dim`.
+        num_key_value_heads: Of keys and values; by default as many as of queries. Must divide `num_heads`.
+        head_dim: Width of a head; by default `embedding_dim / num_heads`.
+        bias: Whether the four linear layers have one.
         causal: Whether a query attends only to keys up to its own place. The last query is at the place of the last
-            key, so queries may be fewer than keys.
-        scale: By default `D ** -0.5`.
-        keys: The context scope that describes the keys.
+            key.
+        keys: The context scope that describes the keys, as of `ScaledDotProductAttention`; by default none.
 
     Raises:
-        ValueError: the mask is not of as many keys as arrive.
+        ValueError: the numbers do not divide.
+        TypeError: it is not called with three arguments.
 
     Source: https://arxiv.org/abs/1706.03762.
 
-    >>> query = key = value = torch.eye(2)
-    >>> ScaledDotProductAttention(causal=True)(query, key, value)
-    tensor([[1.0000, 0.0000],
-            [0.3302, 0.6698]])
+    >>> tokens, image = torch.zeros(1, 5, 32), torch.zeros(1, 9, 12)
+    >>> Attention(32, num_heads=4, key_dim=12, value_dim=12)(tokens, image, image).shape
+    torch.Size([1, 5, 32])
     """
 
-    if TYPE_CHECKING:
-
-        def __call__(self, query: Tensor, key: Tensor, value: Tensor, /) -> Tensor: ...
-
-    def __init__(self, causal: bool = False, scale: float | None = None, keys: str | None = "inputs") -> None:
-        super().__init__()
-        self.causal = causal
-        self.scale = scale
-        self.keys = keys
-        self.reads: dict[str, Declaration] = {} if keys is None else {"mask": mask_of(keys, causal)}
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        queries, keys = query.shape[-2], key.shape[-2]
-        causal = False
-        if mask is not None:
-            if mask.shape[-1] != keys:
-                raise ValueError(
-                    f"The context entries of {self.keys!r} describe {mask.shape[-1]} keys, but {keys} arrived. "
-                    f"Where the keys are of another sequence, name its scope or None for no mask: "
-                    f"ScaledDotProductAttention(keys=...)."
-                )
-            if mask.dim() > query.dim():
-                mask = mask.squeeze(-3)
-        elif self.causal and queries > 1:
-            if queries == keys:
-                causal = True
-            else:
-                mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
-        grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=grouped
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_heads: int = 1,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        causal: bool = False,
+        keys: str | None = None,
+    ) -> None:
+        projections = _Projections(embedding_dim, num_heads, num_key_value_heads, head_dim, bias)
+        key_dim = embedding_dim if key_dim is None else key_dim
+        value_dim = embedding_dim if value_dim is None else value_dim
+        super().__init__(
+            projections=Distribute(projections.inward(key_dim, value_dim)),
+            split=SplitHeads(projections.width),
+            attend=ScaledDotProductAttention(causal=causal, keys=keys),
+            merge=MergeHeads(),
+            output=projections.output(),
         )
-
-    def extra_repr(self) -> str:
-        parts = ["causal=True"] if self.causal else []
-        parts += [f"scale={self.scale:g}"] if self.scale is not None else []
-        parts += [f"keys={self.keys!r}"] if self.keys != "inputs" else []
-        return ", ".join(parts)
 
 
 class SelfAttention(Chain):
-    """Attention of a sequence (..., T, embedding_dim) to itself.
+    """Attention of a sequence to itself: (..., T, embedding_dim) to the same.
 
     Its layers are `projections` (`query`, `key`, `value`), `split`, `rotary` where one is given, `cache` where it is
     causal, `attend`, `merge` and `output`.
@@ -152,6 +131,8 @@ class SelfAttention(Chain):
     Raises:
         ValueError: the numbers do not divide.
 
+    Source: https://arxiv.org/abs/1706.03762; several queries to a key, https://arxiv.org/abs/2305.13245.
+
     >>> from suture import layers as sl
     >>> attention = sl.SelfAttention(32, num_heads=4, num_key_value_heads=2, causal=True, rotary=sl.Rotary(head_dim=8))
     >>> attention(torch.zeros(1, 5, 32)).shape
@@ -166,26 +147,12 @@ class SelfAttention(Chain):
         head_dim: int | None = None,
         bias: bool = True,
         causal: bool = False,
-        rotary: nn.Module | None = None,
+        rotary: torch.nn.Module | None = None,
     ) -> None:
-        num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
-        if head_dim is None and embedding_dim % num_heads:
-            raise ValueError(
-                f"{num_heads} heads do not divide an embedding_dim of {embedding_dim}: give head_dim as well."
-            )
-        if num_heads % num_key_value_heads:
-            raise ValueError(
-                f"Each key head serves equally many query heads; received num_heads={num_heads}, "
-                f"num_key_value_heads={num_key_value_heads}."
-            )
-        head_dim = embedding_dim // num_heads if head_dim is None else head_dim
-        layers: dict[str, nn.Module] = {
-            "projections": Parallel(
-                query=Linear(embedding_dim, num_heads * head_dim, bias=bias),
-                key=Linear(embedding_dim, num_key_value_heads * head_dim, bias=bias),
-                value=Linear(embedding_dim, num_key_value_heads * head_dim, bias=bias),
-            ),
-            "split": SplitHeads(head_dim),
+        projections = _Projections(embedding_dim, num_heads, num_key_value_heads, head_dim, bias)
+        layers: dict[str, torch.nn.Module] = {
+            "projections": Parallel(projections.inward(embedding_dim, embedding_dim)),
+            "split": SplitHeads(projections.width),
         }
         if rotary is not None:
             layers["rotary"] = rotary
@@ -193,5 +160,63 @@ class SelfAttention(Chain):
             layers["cache"] = KVCache()
         layers["attend"] = ScaledDotProductAttention(causal=causal)
         layers["merge"] = MergeHeads()
-        layers["output"] = Linear(num_heads * head_dim, embedding_dim, bias=bias)
+        layers["output"] = projections.output()
         super().__init__(layers)
+
+
+class CrossAttention(Chain):
+    """Attention of a sequence to one from outside, which the context holds: (B, T, embedding_dim) to the same.
+
+    It reads the entry `key` of the scope `context`, the sequence (B, S, sequence_dim), and, where it is given, the
+    `padding_mask` (B, S) of the same scope, True = real; a row of nothing but padding attends to all of it. Its layers
+    are `inputs` (the call's argument, and twice the entry), `projections` (`query`, `key`, `value`), `split`, `attend`,
+    `merge` and `output`.
+
+    Args:
+        embedding_dim: Width of the sequence that it is called with.
+        num_heads: Of queries.
+        sequence_dim: Width of the sequence from outside; by default `embedding_dim`.
+        num_key_value_heads: Of keys and values; by default as many as of queries. Must divide `num_heads`.
+        head_dim: Width of a head; by default `embedding_dim / num_heads`.
+        bias: Whether the four linear layers have one.
+        context: The scope of the sequence from outside.
+        key: Its key there.
+
+    Raises:
+        ValueError: the numbers do not divide, or the padding mask is not of as many keys as the sequence.
+        MissingContextError: the sequence was not given.
+
+    Source: https://arxiv.org/abs/1706.03762.
+
+    >>> attention = CrossAttention(32, num_heads=4, sequence_dim=12, context="image", key="patches")
+    >>> tokens, patches = torch.zeros(1, 5, 32), torch.zeros(1, 9, 12)
+    >>> attention(tokens, patches=patches).shape
+    torch.Size([1, 5, 32])
+    >>> mask = torch.arange(9)[None] < 6
+    >>> attention(tokens, context={"image": {"patches": patches, "padding_mask": mask}}).shape
+    torch.Size([1, 5, 32])
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_heads: int = 1,
+        sequence_dim: int | None = None,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        context: str = "cross_attention",
+        key: str = "sequence",
+    ) -> None:
+        projections = _Projections(embedding_dim, num_heads, num_key_value_heads, head_dim, bias)
+        sequence_dim = embedding_dim if sequence_dim is None else sequence_dim
+        super().__init__(
+            inputs=Parallel(
+                query_input=Identity(), key_input=UseContext(context, key), value_input=UseContext(context, key)
+            ),
+            projections=Distribute(projections.inward(sequence_dim, sequence_dim)),
+            split=SplitHeads(projections.width),
+            attend=ScaledDotProductAttention(keys=context),
+            merge=MergeHeads(),
+            output=projections.output(),
+        )

@@ -63,6 +63,11 @@ class Cache:
         """Which of the cached tokens, and in a call of the new ones, are real: (B, S). None: all are."""
         return (self._staged or self._tokens).real
 
+    @property
+    def positions(self) -> Tensor | None:
+        """Where the cached tokens, and in a call the new ones, are: (B, S). None: each at the place where it came."""
+        return (self._staged or self._tokens).positions
+
     def start(
         self,
         shape: tuple[int, ...],

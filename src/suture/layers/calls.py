@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from suture.layers.context import Context, Entries, Read
+from suture.layers.context import Context, Entries, Read, as_read, sources
 from suture.layers.inputs import Inputs, inputs_of, known_reads
 
 if TYPE_CHECKING:
@@ -193,8 +193,10 @@ def _checked_scopes(entries: Any) -> Entries:
 
 def _scoped(module: Composite, entries: Mapping[str, Any], inputs: Inputs) -> dict[str, dict[str, Any]]:
     scoped: dict[str, dict[str, Any]] = {}
+    own = [read for declared in module.reads.values() for read in sources(as_read(declared))]
     for key, value in entries.items():
-        scopes = inputs.scopes_of(key)
+        # What it reads itself comes first: to a backbone, `padding_mask` is that of its tokens, whatever is inside.
+        scopes = sorted({read.scope for read in own if read.key == key}) or inputs.scopes_of(key)
         if len(scopes) != 1:
             trouble = f"it is read in several scopes, {', '.join(scopes)}; say which with context={{scope: {{...}}}}"
             raise TypeError(

@@ -75,8 +75,36 @@ def visible_mask(
     return None if mask is None else mask | ~mask.any(-1, keepdim=True)
 
 
+def sequence_mask(padding_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Each query attends to the real elements of another sequence, as far as `attention_mask` allows it.
+
+    A query that could attend to nothing attends to everything instead, as in `visible_mask`.
+
+    Args:
+        padding_mask: (B, S), True = a real element.
+        attention_mask: (B, T, S) or (B, H, T, S), True = may attend.
+
+    >>> sequence_mask(torch.tensor([[True, True, False]]), None).int()
+    tensor([[[[1, 1, 0]]]], dtype=torch.int32)
+    """
+    for name, given in (("padding_mask", padding_mask), ("attention_mask", attention_mask)):
+        if given is not None:
+            _check_boolean(name, given)
+    mask = None if padding_mask is None else padding_mask[..., None, None, :]
+    if attention_mask is not None:
+        allowed = attention_mask if attention_mask.dim() > 3 else attention_mask.unsqueeze(-3)
+        mask = allowed if mask is None else mask & allowed
+    return None if mask is None else mask | ~mask.any(-1, keepdim=True)
+
+
 def mask_of(scope: str, causal: bool) -> Derived:
-    """The mask over the tokens that the context scope describes, `"inputs"` for those of a backbone."""
+    """The mask over what the context scope describes: `"inputs"` the tokens of a backbone, others a sequence beside.
+
+    Only the inputs have a cache.
+    """
+    if scope != "inputs" and not causal:
+        beside = ("padding_mask", "attention_mask")
+        return Derived(sequence_mask, reads={key: Read(scope, key, default=None) for key in beside})
     entries = ("positions", "padding_mask", "attention_mask", "cache")
     reads = {key: Read(scope, key, default=None) for key in entries}
     return Derived(causal_mask if causal else visible_mask, reads=reads)
@@ -95,11 +123,7 @@ def _with_heads(attention_mask: Tensor, tokens: Tensor, seen: int) -> Tensor:
     """The caller's mask, checked, with a dimension for the heads."""
     *rows, new_tokens = tokens.shape
     expected = (new_tokens, seen + new_tokens)
-    if attention_mask.dtype != torch.bool:
-        raise TypeError(
-            f"attention_mask is boolean, True = may attend; received {attention_mask.dtype}. "
-            f"Of a mask that is added to the scores, pass `mask == 0`; of one of zeros and ones, `mask.bool()`."
-        )
+    _check_boolean("attention_mask", attention_mask)
     given = list(attention_mask.shape[: len(rows)])
     fits = attention_mask.dim() - len(rows) in (2, 3) and given in (rows, [1] * len(rows))
     if not fits or attention_mask.shape[-2:] != expected:
@@ -109,3 +133,11 @@ def _with_heads(attention_mask: Tensor, tokens: Tensor, seen: int) -> Tensor:
             f"Received {tuple(attention_mask.shape)}."
         )
     return attention_mask if attention_mask.dim() == len(rows) + 3 else attention_mask.unsqueeze(-3)
+
+
+def _check_boolean(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"{name} is boolean, True = may attend; received {mask.dtype}. "
+            f"Of a mask that is added to the scores, pass `mask == 0`; of one of zeros and ones, `mask.bool()`."
+        )
