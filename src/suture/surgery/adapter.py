@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from torch import nn
 
+from suture.layers import edit
 from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
-from suture.layers.mount import caller_in
+from suture.layers.mount import Mount, caller_in, mount
 from suture.layers.navigation import checked
-from suture.layers.ownership import wired_sites
+from suture.layers.node import Slot
+from suture.layers.ownership import home_of, path_of, top_of, wired_sites
 from suture.layers.recording import EditError, borrowing, on_rollback, recording
 from suture.layers.swap import Swap
+
+if TYPE_CHECKING:
+    from suture.surgery.criteria import Criteria
+    from suture.surgery.group import AdapterGroup
+    from suture.surgery.selection import Selection
 
 T = TypeVar("T", bound=nn.Module)
 P = ParamSpec("P")
@@ -53,14 +60,50 @@ class Adapter(Generic[T]):
         _injected: list[Swap] | None
         _brought: tuple[nn.Module, ...]
 
+    adapter_name: str
+    """What it goes by, in groups and files: the name of its class, unless its author gives each one a name."""
+
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "adapter_name" not in cls.__dict__:
+            cls.adapter_name = cls.__name__
         # An author's inject and eject may be written anywhere in a hierarchy, and each may call the one above; the
         # outermost call is the one that records.
         methods: dict[str, Callable[[Any], Any]] = {"inject": Adapter.injecting, "eject": Adapter.ejecting}
         for name, around in methods.items():
             if name in cls.__dict__:
                 setattr(cls, name, _within(around, cls.__dict__[name]))
+
+    @classmethod
+    def on(cls, model: nn.Module, *criteria: Criteria, **arguments: Any) -> AdapterGroup[Self]:
+        """Injects an adapter of this class at every place that meets any of the criteria of `select`, now.
+
+        `arguments` are those of the class, without the target. The adapters are one thing: `eject` takes out all, and
+        in a block, `with X.on(...):`, they go out at its end.
+
+        Raises:
+            SelectionError: a criterion selects nothing.
+        """
+        from suture.surgery.group import AdapterGroup  # a group is made of adapters, and not the other way round
+
+        adapters: list[Self] = []
+        with recording():
+            for match in cls.targets_in(model, *criteria):
+                try:
+                    adapter = cast("Any", cls)(match.layer, **arguments)
+                    adapter.inject_at(*match.open())
+                except Exception as error:
+                    error.add_note(f"This was for the {type(match.layer).__name__} at {match.path!r}.")
+                    raise
+                adapters.append(adapter)
+        return AdapterGroup(adapters)
+
+    @classmethod
+    def targets_in(cls, model: nn.Module, *criteria: Criteria) -> Selection:
+        """Where `on` injects: of what is selected, the outermost. Override it to leave places out."""
+        from suture.surgery.selection import select  # a selection injects adapters
+
+        return select(model, *criteria).outermost()
 
     @property
     def target(self) -> T:
@@ -70,6 +113,17 @@ class Adapter(Generic[T]):
                 f"{type(self).__name__} has no target yet. Build it in: with self.setup_adapter(target): ..."
             )
         return self._adapted[0]
+
+    @property
+    def target_path(self) -> str | None:
+        """Where its target is owned, or was when it went in last; None where it has not been in a tree yet."""
+        home, name = self._last
+        return None if home is None else path_of(home, name)
+
+    @property
+    def _last(self) -> tuple[Composite | None, str]:
+        """The home and the name that the target had when this went in last."""
+        return self.__dict__.get("_last_place", (None, ""))
 
     @property
     def is_injected(self) -> bool:
@@ -99,26 +153,45 @@ class Adapter(Generic[T]):
     def inject(self, parent: nn.Module | None = None) -> Self:
         """Puts the adapter where its target stands.
 
-        `parent`, the composite or plain module that calls the target, is needed for a leaf, which does not know where
-        it stands. A target that stands nowhere stays the adapter's own.
+        `parent`, the composite or the plain module that calls the target, is needed for a leaf, which does not know
+        where it stands; after an `eject` it goes back to where it was. A target that stands nowhere stays the adapter's
+        own.
 
         Raises:
             EditError: it is injected already, or the target is not where it was said to be.
         """
         with self.injecting():
-            layer, target = cast("nn.Module", self), self.target
+            target = self.target
             if parent is None and isinstance(target, Composite):
                 self._hold_root(target)
                 parent = target.parent if target.parent is not None and not self._is_around(target) else None
-            if parent is not None:
-                caller = parent if isinstance(parent, Composite) else caller_in(parent, target)
-                caller.replace(target, layer)
-            elif not isinstance(target, Composite):
-                raise EditError(
-                    f"{type(self).__name__} was not told where its target, a {type(target).__name__}, stands. "
-                    f"Say it with inject(parent), or use select(model, ...).adapt(...)."
-                )
+            if parent is not None or not isinstance(target, Composite):
+                composite, slot = self._place(parent)
+                if slot.layer is not target:
+                    self.take_as_target(cast("nn.Module", slot.layer))
+                self.__dict__["_last_place"] = (home_of(composite, slot), slot.name)
+                edit.swap(composite, slot, cast("nn.Module", self))
         return self
+
+    def inject_at(self, parent: Composite, slot: Slot) -> Self:
+        """`inject` at one of several places at which `parent` calls the target."""
+        self.__dict__["_slot"] = slot
+        try:
+            self.inject(parent)
+        finally:
+            del self.__dict__["_slot"]
+        return self
+
+    def take_as_target(self, layer: nn.Module) -> None:
+        """Accepts another layer where the target stood. Override it for adapters to which that is all the same.
+
+        Raises:
+            EditError: always, unless overridden.
+        """
+        raise EditError(
+            f"{type(self).__name__} cannot go in: a {type(layer).__name__} stands where its target, a "
+            f"{type(self.target).__name__}, stood. Take that out first, or make another {type(self).__name__} for it."
+        )
 
     def eject(self) -> None:
         """Undoes every edit of `inject`, whole or not at all.
@@ -166,6 +239,39 @@ class Adapter(Generic[T]):
             yield
         finally:
             del self.__dict__["_busy"]
+
+    def _place(self, parent: nn.Module | None) -> tuple[Composite, Slot]:
+        """Where the target, or what has taken its place, is called."""
+        target = self.target
+        if parent is None:
+            return self._place_before()
+        composite = parent if isinstance(parent, Composite) else caller_in(parent, target)
+        slot: Slot | None = self.__dict__.get("_slot")
+        if slot is None:
+            # An edit that can still be undone may have put another layer there for the target.
+            slots = composite.node.slots_of(target) or [
+                slot for slot in composite.node.filled() if any(change.old is target for change in slot.swaps)
+            ]
+            slot = slots[0] if len(slots) == 1 else composite.slot_of(target)
+        return composite, slot
+
+    def _place_before(self) -> tuple[Composite, Slot]:
+        """Where it was injected the last time."""
+        home, name = self._last
+        if home is None:
+            raise EditError(
+                f"{type(self).__name__} was not told where its target, a {type(self.target).__name__}, stands. "
+                f"Say it with inject(parent), or use {type(self).__name__}.on(model, ...)."
+            )
+        if isinstance(home, Mount):
+            around, mounted_as = home.place
+            home = home if around is None else mount(around, mounted_as, home.node.path_around)
+        for place in top_of(home).places():
+            if place.slot.name == name and home_of(place.parent, place.slot) is home:
+                return place.parent, place.slot
+        raise EditError(
+            f"{type(self).__name__} cannot go back to {path_of(home, name)!r}, where nothing is called any more."
+        )
 
     def _hold_root(self, target: Composite) -> None:
         """A target without a parent gets the composite of this adapter that calls it."""
