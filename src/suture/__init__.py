@@ -5,6 +5,7 @@ from __future__ import annotations
 from suture.adapters.control_vector import ControlVector
 from suture.generation.causal_lm import CausalLM
 from suture.layers.calls import open_block as context
+from suture.layers.check import check
 from suture.layers.context import Context
 from suture.layers.edit import Edit, editing
 from suture.layers.recording import EditError
@@ -27,6 +28,7 @@ __all__ = [
     "Selection",
     "SelectionError",
     "__version__",
+    "check",
     "context",
     "editing",
     "load",

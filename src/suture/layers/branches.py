@@ -36,6 +36,8 @@ class Branch:
     """An earlier branch, not around this one, that has just these parameters."""
     shape: int = 0
     """Equal for branches that print alike, but for their own names and notes."""
+    column: str | None = None
+    """What stands at the right; by default the number of parameters."""
     mark: str = ""
     visible: bool = True
     opened: bool = True
@@ -120,7 +122,7 @@ def number_shapes(branch: Branch, shapes: dict[object, int]) -> None:
     for child in branch.children:
         number_shapes(child, shapes)
     below = tuple((child.name, child.shape, *child.notes) for child in branch.children)
-    branch.shape = shapes.setdefault((branch.title, branch.size, branch.mark, below), len(shapes))
+    branch.shape = shapes.setdefault((branch.title, branch.size, branch.column, branch.mark, below), len(shapes))
 
 
 def runs(siblings: Iterable[Branch]) -> list[list[Branch]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from suture.layers.node import Slot
 
@@ -19,21 +20,32 @@ def locate(error: Exception, composite: Composite, slot: Slot, args: tuple[Any, 
 
     Not while a compiled function is traced: the tracer could not follow, and would report that instead of the error.
     """
-    if torch.compiler.is_compiling() or any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
+    if torch.compiler.is_compiling() or is_located(error):
         return
     if type(error).__module__ == "torch.utils.checkpoint":
         return  # how torch ends a recomputation that has all it needs; nobody reads it
-    from suture.layers.printing import excerpt  # printing is heavy and only needed when something failed
-
     home = composite if slot.home is None else slot.home
     path = ".".join(filter(None, [home.path, slot.name]))
     root = composite
     while root.parent is not None:
         root = root.parent
+    add_location(error, root, path.removeprefix(f"{root.path}.") if root.path else path, slot.layer, args, path)
+
+
+def add_location(
+    error: Exception, root: nn.Module, inside: str, layer: object, args: tuple[Any, ...], path: str | None = None
+) -> None:
+    """Adds the note for a layer that is `inside` of a root, and is known by `path` to whoever reads it."""
+    from suture.layers.printing import excerpt  # printing is heavy and only needed when something failed
+
     received = ", ".join(describe(value) for value in args) or "nothing"
-    inside = path.removeprefix(f"{root.path}.") if root.path else path
-    lines = [f"{_MARK}{path!r} ({type(slot.layer).__name__}), called with {received}:", excerpt(root, inside)]
-    error.add_note("\n".join(lines))
+    heading = f"{_MARK}{path or inside!r} ({type(layer).__name__}), called with {received}:"
+    error.add_note(f"{heading}\n{excerpt(root, inside)}")
+
+
+def is_located(error: Exception) -> bool:
+    """Whether the error says where it happened."""
+    return any(note.startswith(_MARK) for note in getattr(error, "__notes__", ()))
 
 
 def describe(value: Any) -> str:

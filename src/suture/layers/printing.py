@@ -55,7 +55,9 @@ def drawing(model: nn.Module, depth: int | None = None, marked: Collection[str] 
 def draw(root: Branch, gutter: bool) -> Drawing:
     """The drawing of branches whose marks are set."""
     number_shapes(root, {})
-    first = Line(root.title + _ellipsis(root), count=_summary(root), mark=_mark(root))
+    first = Line(
+        root.title + _ellipsis(root), count=_summary(root) if root.column is None else root.column, mark=_mark(root)
+    )
     return Drawing([first, *_lines(root, "")], gutter)
 
 
@@ -150,13 +152,14 @@ def _is_worth_hiding(branch: Branch) -> bool:
 
 def _line(run: list[Branch], prefix: str, like: str = "") -> Line:
     """The line of a run; where it is `like` another branch its children are not printed."""
-    branch, name, count = run[0], run_name(run), amount(run[0].size) if run[0].size else ""
+    branch, name = run[0], run_name(run)
+    count = branch.column if branch.column is not None else amount(branch.size) if branch.size else ""
     notes = list(branch.notes)
     if len(run) > 1:
         name += f" (x{len(run)})"
         if run[1].same_weights is not None:
             notes.append("tied to one another")
-        elif count:
+        elif count and branch.column is None:
             count = f"{len(run)} x {count}"
     if like and branch.same_weights is None:
         notes.append(f"like {like}")
