@@ -161,7 +161,7 @@ def ensure_supported(layer: nn.Module) -> None:
     elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         size = layer.out_channels * layer.in_channels // layer.groups * math.prod(layer.kernel_size)
     is_plain = isinstance(weight, Tensor) and weight.is_floating_point() and weight.element_size() > 1
-    if not is_plain or size not in (None, weight.numel()):
+    if not isinstance(weight, Tensor) or not is_plain or size not in (None, weight.numel()):
         received = f"{weight.dtype} {tuple(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__
         raise TypeError(
             f"LoRA adapts {SUPPORTED}, with weights of 16 bits or more. "
