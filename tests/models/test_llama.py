@@ -77,7 +77,7 @@ def test_every_key_of_the_tree_has_a_stored_name_and_back(format: Any) -> None: 
     stored = [cast("tuple[str, object]", table.to_stored(key))[0] for key in keys]
 
     assert len(set(stored)) == len(keys)
-    assert [cast("tuple[str, object]", table.to_tree(name))[0] for name in stored] == keys
+    assert [cast("tuple[tuple[str], object]", table.to_tree(name))[0][0] for name in stored] == keys
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -198,3 +198,39 @@ def test_weights_that_are_no_real_numbers_are_refused(kind: str) -> None:
     }
     with pytest.raises(CheckpointError, match=f"Of a type that holds no weights as they are: lm_head.weight is {kind}"):
         load(replace(tensors, tensors=packed), TABLE, make())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_layers_each_get_their_part_in_storage_of_their_own(dtype: torch.dtype) -> None:
+    with without_values():
+        modules: dict[str, nn.Module] = {"query": nn.Linear(4, 6), "key": nn.Linear(4, 2)}
+    table = NameTable((Rule("qkv", ("query", "key"), torch.t),))
+    weight, bias = torch.randn(4, 8), torch.randn(8)
+
+    load(checkpoint(qkv__weight=weight, qkv__bias=bias), table, modules, dtype)
+
+    loaded = state(modules)
+    assert torch.equal(loaded["query.weight"], weight.t()[:6].to(dtype))
+    assert torch.equal(loaded["key.weight"], weight.t()[6:].to(dtype))
+    assert torch.equal(loaded["key.bias"], bias[6:].to(dtype))
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in loaded.values())
+    assert all(tensor.is_contiguous() for tensor in loaded.values())
+
+
+def test_a_fused_tensor_that_is_missing_or_misshapen_is_named_once() -> None:
+    with without_values():
+        modules: dict[str, nn.Module] = {"query": nn.Linear(4, 6), "key": nn.Linear(4, 2)}
+    table = NameTable((Rule("qkv", ("query", "key"), torch.t),))
+
+    with pytest.raises(CheckpointError, match=r"Missing: qkv.bias\. .*qkv.weight is \[4, 9\] where \[4, 8\] is"):
+        load(checkpoint(qkv__weight=torch.randn(4, 9)), table, modules)
+
+
+def test_what_a_checkpoint_adds_is_taken_off_before_values_are_rounded() -> None:
+    with without_values():
+        modules: dict[str, nn.Module] = {"norm": nn.RMSNorm(4)}
+    weight = 1e-3 * torch.randn(4)
+
+    load(checkpoint(norm__weight=weight + 1), NameTable((Rule("norm", "norm", added=1.0),)), modules, torch.bfloat16)
+
+    torch.testing.assert_close(state(modules)["norm.weight"], weight.bfloat16(), rtol=0.01, atol=1e-6)

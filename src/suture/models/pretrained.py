@@ -184,14 +184,17 @@ def _stored_tensors(
     backbone: nn.Module, head: nn.Module, family: Family, config: DecoderConfig
 ) -> dict[str, torch.Tensor]:
     table = family.names(config, "transformers")
-    tensors: dict[str, torch.Tensor] = {}
+    own: dict[str, torch.Tensor] = {}
     for standing in standings(backbone, head):
-        if isinstance(standing.layer, sl.Composite) or (standing.key == "head" and config.tied):
-            continue
-        for name, tensor in standing.layer.state_dict().items():
-            translated = table.to_stored(f"{standing.key}.{name}")
-            if translated is None:
-                raise CheckpointError(f"The name table of {family.name} has no name for {standing.key}.{name}.")
-            stored, rule = translated
-            tensors[stored] = rule.stored_values(tensor)
+        if not isinstance(standing.layer, sl.Composite) and not (standing.key == "head" and config.tied):
+            own |= {f"{standing.key}.{name}": tensor for name, tensor in standing.layer.state_dict().items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for key in own:
+        translated = table.to_stored(key)
+        if translated is None:
+            raise CheckpointError(f"The name table of {family.name} has no name for {key}.")
+        stored, rule = translated
+        if stored not in tensors:
+            keys, _ = table.to_tree(stored) or ((), rule)
+            tensors[stored] = rule.stored_values([own[key] for key in keys])
     return tensors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,31 @@ class Place:
     tensor: torch.Tensor
     keys: list[str] = field(default_factory=list[str])
     holders: list[tuple[nn.Module, str]] = field(default_factory=list[tuple[nn.Module, str]])
-    stored: list[tuple[StoredTensor, Rule]] = field(default_factory=list[tuple[StoredTensor, Rule]])
+
+
+@dataclass(frozen=True)
+class Source:
+    """One stored tensor with the places that it is for, more than one where the checkpoint has fused them."""
+
+    stored: StoredTensor
+    rule: Rule
+    places: Sequence[Place]
+
+    def read(self, dtype: torch.dtype, device: torch.device | str) -> Sequence[torch.Tensor]:
+        """The tensor of each place, in storage of its own."""
+        first = self.places[0].tensor
+        dtype = dtype if first.is_floating_point() else first.dtype
+        rows = [place.tensor.shape[:1] for place in self.places]
+        shape = first.shape if len(rows) == 1 else (sum(row.numel() for row in rows), *first.shape[1:])
+        # What is subtracted is subtracted before the values are rounded to the dtype.
+        whole = torch.empty(shape, dtype=torch.float32 if self.rule.added else dtype, device=device)
+        self.stored.copy_to(self.rule.layout(whole))
+        if self.rule.added:
+            whole = whole.sub_(self.rule.added).to(dtype)
+        if len(rows) == 1:
+            return [whole]
+        parts = torch.split(whole, [row.numel() for row in rows])
+        return [part.clone() for part in parts]
 
 
 def load(
@@ -99,16 +123,13 @@ def load(
         [2.0, 2.0, 2.0]
     """
     places = _places(modules)
-    _match(checkpoint, names, places)
+    read: dict[int, tuple[StoredTensor, torch.Tensor]] = {}
+    for source in _match(checkpoint, names, places):
+        for place, value in zip(source.places, source.read(dtype, device), strict=True):
+            first, before = read.setdefault(id(place), (source.stored, value))
+            _check_tied(checkpoint, first, source.stored, before is value or torch.equal(before, value))
     for place in places:
-        (first, rule), *others = place.stored
-        value = torch.empty(
-            place.tensor.shape, dtype=dtype if place.tensor.is_floating_point() else place.tensor.dtype, device=device
-        )
-        first.copy_to(rule.layout(value))
-        for other, rule in others:
-            _check_tied(checkpoint, first, other, rule, value)
-        _put(place, value)
+        _put(place, read[id(place)][1])
 
 
 def _places(modules: Mapping[str, nn.Module]) -> list[Place]:
@@ -128,25 +149,27 @@ def _tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, s
         yield key, module.get_submodule(path.removeprefix(prefix).removeprefix(".")), name, tensor
 
 
-def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> None:
+def _match(checkpoint: Checkpoint, names: NameTable, places: Sequence[Place]) -> list[Source]:
     place_of = {key: place for place in places for key in place.keys}
+    sources: list[Source] = []
     unknown: list[str] = []
     misshapen: list[str] = []
     packed: list[str] = []
     for name, stored in checkpoint.tensors.items():
-        translated = names.to_tree(name)
-        place = place_of.get(translated[0]) if translated else None
-        if translated is None or place is None:
+        keys, rule = names.to_tree(name) or ((), None)
+        targets = [place_of[key] for key in keys if key in place_of]
+        if rule is None or len(targets) != len(keys):
             if not names.is_ignored(name):
                 unknown.append(name)
             continue
-        expected = translated[1].shape(place.tensor)
-        if place.tensor.is_floating_point() and WHOLE.fullmatch(stored.kind):
+        expected = rule.shape([place.tensor for place in targets])
+        if targets[0].tensor.is_floating_point() and WHOLE.fullmatch(stored.kind):
             packed.append(f"{name} is {stored.kind}")
         if stored.shape != expected:
             misshapen.append(f"{name} is {list(stored.shape)} where {list(expected)} is expected")
-        place.stored.append((stored, translated[1]))
-    missing = [_stored_name(names, place) for place in places if not place.stored]
+        sources.append(Source(stored, rule, targets))
+    found = {id(place) for source in sources for place in source.places}
+    missing = dict.fromkeys(_stored_name(names, place) for place in places if id(place) not in found)
     complaints = [
         f"missing: {fold(missing)}" if missing else "",
         f"left over: {fold(unknown)}" if unknown else "",
@@ -159,6 +182,7 @@ def _match(checkpoint: Checkpoint, names: NameTable, places: list[Place]) -> Non
             + ". ".join(complaint[0].upper() + complaint[1:] for complaint in complaints if complaint)
             + ". Nothing was loaded. Check that the configuration and the weights belong together."
         )
+    return sources
 
 
 def _stored_name(names: NameTable, place: Place) -> str:
@@ -166,12 +190,8 @@ def _stored_name(names: NameTable, place: Place) -> str:
     return translated[0] if translated else place.keys[0]
 
 
-def _check_tied(
-    checkpoint: Checkpoint, first: StoredTensor, other: StoredTensor, rule: Rule, value: torch.Tensor
-) -> None:
-    again = torch.empty_like(value)
-    other.copy_to(rule.layout(again))
-    if not torch.equal(value, again):
+def _check_tied(checkpoint: Checkpoint, first: StoredTensor, other: StoredTensor, equal: bool) -> None:
+    if not equal:
         raise CheckpointError(
             f"{checkpoint.path} says that {first.name} and {other.name} are one tensor, but they differ. "
             "If they are meant to differ, set tie_word_embeddings to false in its configuration; if not, delete one."
