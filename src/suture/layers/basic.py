@@ -11,7 +11,7 @@ from suture.layers.context import REQUIRED, Read
 
 
 class Identity(nn.Identity):
-    """Returns what it receives.
+    """Returns what it receives, of several arguments their tuple.
 
     >>> Identity()(1), Identity()(1, 2)
     (1, (1, 2))
@@ -23,7 +23,10 @@ class Identity(nn.Identity):
 
 
 class Lambda(nn.Module):
-    """Calls a function.
+    """Calls a function with the arguments that it receives, and returns what that returns.
+
+    A function has no weights, no name in a recipe, and is pickled by its name: what is to be saved is a layer of its
+    own. Raises `TypeError` for what cannot be called.
 
     >>> Lambda(abs)(-1)
     1

@@ -129,7 +129,17 @@ def set_pending(module: nn.Module, entries: Entries) -> None:
 
 @contextmanager
 def one_call(module: nn.Module) -> Generator[None]:
-    """Makes all calls in the block count as one for `module`: they share what was set for its next call."""
+    """Makes all calls in the block count as one for `module`: they share what was set for its next call.
+
+    >>> from suture import layers as sl
+    >>> model = sl.Chain(sl.UseContext("side", "x", default=0))
+    >>> model.set_context("side", {"x": 3})
+    >>> with one_call(model):
+    ...     model(None), model(None)
+    (3, 3)
+    >>> model(None)
+    0
+    """
     taken = _take_pending(module)
     # Outermost: an open block wins over what was set for the next call.
     with _opened((*taken, *_blocks.get()), set(taken)):

@@ -20,7 +20,9 @@ from suture.layers.location import describe, locate
 
 
 class Chain(Composite):
-    """Calls its children one after another. An empty chain returns its input.
+    """Calls its children one after another: the first with the arguments, each other with what the one before returned.
+
+    An empty chain returns its input, of several arguments their tuple.
 
     >>> model = Chain(nn.Linear(4, 8), nn.ReLU(), output=nn.Linear(8, 2))
     >>> model(torch.zeros(3, 4)).shape, list(model.state_dict())[-1]
@@ -48,7 +50,7 @@ class Chain(Composite):
 
 
 class Stack(Chain):
-    """A chain of like blocks, named 0, 1, 2, ...
+    """A chain of like blocks, named 0, 1, 2, ...; what it receives and returns is what they do.
 
     A like block that is inserted later takes the next number that was never used, any other layer the name of its
     class.
@@ -99,7 +101,9 @@ class Distribute(Composite):
 
 
 class Sum(Composite):
-    """The sum of what its children return, each called with the same arguments.
+    """The sum of what its children return, each called with the same arguments: shapes broadcast.
+
+    Raises `TypeError` when it has no children, or one of them returns several results.
 
     >>> Sum(nn.Identity(), nn.Identity())(torch.tensor([1.0]))
     tensor([2.])
@@ -110,7 +114,9 @@ class Sum(Composite):
 
 
 class Product(Composite):
-    """The product of what its children return, each called with the same arguments.
+    """The product, element by element, of what its children return, each called with the same arguments.
+
+    Shapes broadcast. Raises `TypeError` when it has no children, or one of them returns several results.
 
     >>> Product(nn.Identity(), nn.Identity())(torch.tensor([3.0]))
     tensor([9.])
@@ -121,7 +127,12 @@ class Product(Composite):
 
 
 class Residual(Chain):
-    """`x + Chain(...)(x)`; of several arguments the first is added.
+    """`x + Chain(...)(x)`; of several arguments all are passed and the first is added.
+
+    (...) to the same shape. Raises `TypeError` when it is called without arguments, or the chain returns several
+    results.
+
+    Source: https://arxiv.org/abs/1512.03385.
 
     >>> Residual(nn.ReLU())(torch.tensor([2.0]))
     tensor([4.])
@@ -135,6 +146,8 @@ class Residual(Chain):
 
 class Concatenate(Composite):
     """The results of its children, each called with the same arguments, joined along `dim`.
+
+    (..., D1), (..., D2), ... give (..., D1 + D2 + ...). Torch raises `RuntimeError` where other dimensions differ.
 
     >>> Concatenate(nn.Identity(), nn.Identity(), dim=0)(torch.tensor([1.0]))
     tensor([1., 1.])
@@ -152,7 +165,7 @@ class Concatenate(Composite):
 
 
 class Passthrough(Chain):
-    """Calls its children for what they write to the context, and returns its input.
+    """Calls its children for what they write to the context, and returns its input, whatever they return.
 
     >>> Passthrough(nn.ReLU())(torch.tensor([-1.0]))
     tensor([-1.])

@@ -38,6 +38,11 @@ class Composite(Navigation, nn.Module):
     Raises:
         TypeError: a child is not a module.
         ValueError: a name cannot be used, or a composite stands somewhere else already.
+
+    >>> from suture import layers as sl
+    >>> model = sl.Chain(sl.Linear(4, 8), sl.ReLU(), down=sl.Linear(8, 4))
+    >>> isinstance(model, Composite), [place.path for place in model.places()]
+    (True, ['Linear', 'ReLU', 'down'])
     """
 
     reads: Mapping[str, Declaration] = {}

@@ -137,7 +137,15 @@ HANDED_ON: Final = Read("call", "*")
 
 
 class MissingContextError(LookupError):
-    """A layer reads a context entry that nobody gave."""
+    """A layer reads a context entry that nobody gave; the message shows how to give it.
+
+    >>> from suture import layers as sl
+    >>> try:
+    ...     sl.Chain(sl.UseContext("image", "patches"))(0)
+    ... except MissingContextError as error:
+    ...     print(str(error).partition(". ")[0])
+    A layer reads the context entry 'patches' of 'image', which was not given
+    """
 
 
 def _missing(read: Read, given: Entries) -> str:

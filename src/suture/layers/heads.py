@@ -45,7 +45,9 @@ class SplitHeads(torch.nn.Module):
 
 
 class MergeHeads(torch.nn.Module):
-    """Puts the heads side by side again: (..., H, T, D) to (..., T, H * D).
+    """Puts the heads side by side again, which undoes `SplitHeads`: (..., H, T, D) to (..., T, H * D).
+
+    Raises torch's `IndexError` for fewer than three dimensions.
 
     >>> MergeHeads()(torch.zeros(2, 4, 5, 8)).shape
     torch.Size([2, 5, 32])
