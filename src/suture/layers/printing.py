@@ -46,7 +46,9 @@ def drawing(model: nn.Module, depth: int | None = None, marked: Collection[str] 
     """What `tree` prints, for whatever shows it: rich in colours, anything else as text."""
     root = branches(model)
     if marked is not None:
-        _show_marked(root, set(marked))
+        for branch in (root, *root.below()):
+            branch.mark = _MARK if branch.path in marked else ""
+        hide_unmarked(root)
     if depth is not None:
         _close_below(root, depth)
     return draw(root, gutter=marked is not None)
@@ -100,11 +102,10 @@ def excerpt(model: nn.Module, path: str, width: int | None = None) -> str:
 # Choosing what is shown
 
 
-def _show_marked(branch: Branch, marked: set[str]) -> None:
-    """Marks the branches at these paths and hides what leads to none."""
+def hide_unmarked(branch: Branch) -> None:
+    """Hides what has no mark and leads to none."""
     for child in branch.children:
-        _show_marked(child, marked)
-    branch.mark = _MARK if branch.path in marked else ""
+        hide_unmarked(child)
     branch.opened = any(child.visible for child in branch.children)
     branch.visible = bool(branch.mark) or branch.opened
 
@@ -164,8 +165,12 @@ def _line(run: list[Branch], prefix: str, like: str = "") -> Line:
     if like and branch.same_weights is None:
         notes.append(f"like {like}")
     named = name if name != branch.title.partition("(")[0] else ""
-    note = f"  ({', '.join(notes)})" if notes else ""
-    return Line(branch.title + _ellipsis(branch), prefix, named, note, count, _mark(branch, children_shown=not like))
+    title, mark = branch.title + _ellipsis(branch), _mark(branch, children_shown=not like)
+    return Line(title, prefix, named, _note(notes), count, mark)
+
+
+def _note(notes: list[str]) -> str:
+    return f"  ({', '.join(notes)})" if notes else ""
 
 
 def _mark(branch: Branch, children_shown: bool = True) -> str:
