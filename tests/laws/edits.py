@@ -71,7 +71,7 @@ class Inside(sl.Chain, Adapter[sl.Composite]):
         with self.setup_adapter(target):
             super().__init__(target)
 
-    def inject(self, parent: sl.Composite | None = None) -> Inside:
+    def inject(self, parent: nn.Module | None = None) -> Inside:
         draw, self.draw = self.draw, None
         assert draw is not None
         for _ in range(draw(st.integers(0, 3))):
@@ -183,9 +183,10 @@ def hoist(model: sl.Composite, draw: Draw) -> Handle:
 def move(model: sl.Composite, draw: Draw) -> Handle:
     """Takes a layer out and puts it in elsewhere, perhaps in what is left of the tree, as one edit."""
     place = a_place(model, draw)
-    for moving in (*everything_in(place.layer), *place.layer.parameters()):
-        # What was moved is at home elsewhere, and says so.
-        vars(moving).update(moved=True)
+    for moving in everything_in(place.layer):
+        # What was moved is at home elsewhere, and says so; also what can return to where it was in it.
+        for each in (moving, *moving.parameters()):
+            vars(each).update(moved=True)
     with editing(model) as edit:
         at(model, place).remove()
         a_composite(model, draw).insert(draw(st.integers(-2, 2)), place.layer)

@@ -121,7 +121,7 @@ def test_a_name_is_not_given_again_while_its_removal_can_be_undone(data: st.Data
     edit = select(model, lambda match: match.slot is place.slot).remove()
     # A layer of the same class, whose automatic name it would be.
     added = parent.append(type(name, (sl.Identity,), {})())
-    assert name not in parent.node.children
+    assert parent.node.children.get(name) is None
     added.undo()
     edit.undo()
     assert model[place.path] is place.layer

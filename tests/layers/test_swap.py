@@ -105,14 +105,17 @@ def test_a_wrapper_moved_within_its_tree_leaves_what_it_holds_at_home() -> None:
     ]
 
 
-def test_a_wrapper_moved_to_another_tree_owns_what_it_holds() -> None:
+def test_a_wrapper_whose_layer_is_owned_in_another_tree_goes_there_as_a_copy() -> None:
     model, other = sl.Chain(query=linear()), sl.Chain(first=linear())
     query = model["query"]
     model.replace(query, sl.Sum(query, linear()))
-    other.append(model.pop(0).layers[0])
+    removal = model.pop(0)
+    refused(lambda: other.append(removal.layers[0]), other, "owned in another tree, as 'query' of a Chain")
+    other.append(copy.deepcopy(removal.layers[0]))
+    assert weights(other) == ["first.weight", "Sum.Linear_2.weight", "Sum.query.weight"]
     assert keys(model) == []
-    assert len(weights(other)) == 3
-    assert {id(layer) for layer, _ in other.walk()} == {id(module) for module in other.modules()} - {id(other)}
+    removal.undo()
+    assert weights(model) == ["query.weight", "query+Sum.Linear_2.weight"]
 
 
 def test_a_layer_put_back_by_hand_has_its_name_again() -> None:
@@ -249,15 +252,30 @@ def test_an_undo_is_refused_that_would_take_another_edit_along() -> None:
     assert len(model) == 1
 
 
-def test_an_undo_is_refused_while_something_it_put_in_is_called_elsewhere() -> None:
+def test_an_undo_is_refused_where_a_layer_was_taken_out_and_is_only_a_home() -> None:
     model = sl.Chain(sl.Chain(sl.Sum(linear())))
     block = model.layer("Chain", sl.Chain)
     insertion = block.append(sl.Chain(linear()))
     outer = select(model, "Chain").where(lambda match: match.layer is block).replace(lambda old: sl.Sum(old[1][0]))
-    refused(insertion.undo, model, "called outside of it")
+    refused(insertion.undo, model, r"Undo the replacement of 'Chain' by 'Chain\+Sum' \(Sum\) first")
+    refused(lambda: block.append(sl.ReLU()), model, r"Undo the replacement of 'Chain' by 'Chain\+Sum' \(Sum\) first")
     outer.undo()
     insertion.undo()
     assert keys(model) == ["Chain.Sum.Linear.weight", "Chain.Sum.Linear.bias"]
+
+
+def test_an_undo_is_refused_while_something_it_put_in_is_called_elsewhere() -> None:
+    model = sl.Chain(here=sl.Chain(), there=sl.Chain())
+    here, there = model.layer("here", sl.Chain), model.layer("there", sl.Chain)
+    insertion = here.append(sl.Chain(q=linear()))
+    inserted = model.layer("here.Chain", sl.Chain)
+    wrap(inserted, inserted[0], lambda layer: sl.Sum(layer, sl.Identity()))
+    # Nobody can undo the removal any more.
+    moved = there.append(inserted.pop(0).layers[0])
+    refused(insertion.undo, model, "called outside of it")
+    moved.undo()
+    insertion.undo()
+    assert keys(model) == []
 
 
 def test_an_insertion_is_not_undone_from_under_a_wrapper() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor, nn
 from suture.layers.composite import Composite
 from suture.layers.context import Context
 from suture.layers.location import describe, locate
+
+_NEAR = 64
+"""How many blocks of a stack are looked at for one that is like another layer."""
 
 
 class Chain(Composite):
@@ -60,10 +64,11 @@ class Stack(Chain):
     """
 
     def name_for(self, layer: nn.Module) -> str:
-        numbers = [int(name) for name in self.node.names if name.isdecimal()]
-        if numbers and not any(isinstance(layer, type(block)) for block in self._blocks()):
+        number = self.node.next_number()
+        # As in a bounded neighbourhood, so that an edit does not cost the size of the stack.
+        if number and not any(isinstance(layer, type(block)) for block in islice(self._blocks(), _NEAR)):
             return super().name_for(layer)
-        return str(max(numbers, default=-1) + 1)
+        return str(number)
 
     def _blocks(self) -> Iterable[nn.Module]:
         return (slot.layer for slot in self.node.filled() if slot.layer is not None and slot.name.isdecimal())

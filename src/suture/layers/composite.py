@@ -19,7 +19,7 @@ from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
 from suture.layers.navigation import Navigation, checked
 from suture.layers.node import Node, Slot, check_name, node_of
-from suture.layers.ownership import count_anew, everything_in, set_aside, top_of
+from suture.layers.ownership import count_anew, everything_in, set_aside, stem_of
 from suture.layers.recording import Recording, may_borrow
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Composite(Navigation, nn.Module):
                 f"{layer!r:.80} ({type(layer).__name__}). A function goes in sl.Lambda(function), a list as *list."
             )
         node = node_of(layer)
-        borrowed = node is not None and node.parent is not None
+        borrowed = node is not None and (node.parent is not None or (node.taken_apart and bool(node.uses)))
         if node is not None and borrowed and not may_borrow():
             raise ValueError(
                 f"{type(layer).__name__} has a place already, at {node.path!r}, and a composite has one parent. "
@@ -92,9 +92,14 @@ class Composite(Navigation, nn.Module):
         self.node.insert(len(self.node.slots), slot)
         self.node.fill(slot, layer, name, None)
         self.node.own(name, layer)
-        self.node.uses[name], slot.used = 1, True
+        self.node.count(name, 1)
+        slot.used = True
         node = node_of(layer)
         if node is not None and not borrowed:
+            if node.uses:
+                if node.last_owner is not None:
+                    node.last_owner.node.count(node.name, -1)
+                self.node.count(name, 1)
             node.parent = node.last_owner = self
             node.name = name
 
@@ -201,7 +206,7 @@ class Composite(Navigation, nn.Module):
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         inside: set[int] | None = memo.get(_COPYING)
-        if inside is not None and id(self) not in inside and top_of(self) is top_of(memo[_WHOLE]):
+        if inside is not None and id(self) not in inside and stem_of(self) is stem_of(memo[_WHOLE]):
             # What stands around a part is not copied with it.
             return cast("Self", None)
         if inside is None:

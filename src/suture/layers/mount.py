@@ -17,6 +17,7 @@ from suture.layers.calls import enter_call
 from suture.layers.chain import Chain
 from suture.layers.context import HANDED_ON
 from suture.layers.node import children_of, node_of
+from suture.layers.ownership import release
 from suture.layers.recording import EditError, Recording, recording
 
 if TYPE_CHECKING:
@@ -115,10 +116,7 @@ class Mount(Chain):
         if around is None or not self.is_idle or children_of(around).get(name) is not self:
             return
         _put_under(record, around, name, layer)
-        node = node_of(layer)
-        if node is not None:
-            record.set(node, "parent", None)
-            record.set(node, "last_owner", None)
+        release(record, layer)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         # A module being copied is known before what is in it; one that is not known is not copied with the mount.
@@ -140,10 +138,7 @@ def mount(around: nn.Module, name: str, path: str = "") -> Mount:
             f"{type(around).__name__} goes through what is in it. Select that instead: '{name}.*'."
         )
     with recording() as record:
-        node = node_of(layer)
-        if node is not None:
-            record.set(node, "parent", None)
-            record.set(node, "last_owner", None)
+        release(record, layer)
         mounted = Mount(around, name, path)
         _put_under(record, around, name, mounted)
     return mounted

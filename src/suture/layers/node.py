@@ -8,8 +8,10 @@ A name is a layer's home and key for ever; no edit renames a layer it did not br
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import weakref
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
     from suture.layers.swap import Swap
 
 _versions = itertools.count(1)
+_GAP = 2**40
+"""How far apart the order keys of neighbours are where there is room."""
+_by_order = operator.attrgetter("order")
 _NAME = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*")
 
 
 class Slot:
     """One place in a wiring. It keeps its position while empty, so that what was taken out can return."""
 
-    __slots__ = ("call", "changes", "handed_on", "home", "layer", "name", "plain", "reads", "used")
+    __slots__ = ("call", "changes", "handed_on", "home", "layer", "name", "order", "plain", "reads", "used")
 
     layer: nn.Module | None
     reads: tuple[tuple[str, Read | Derived], ...] | None
@@ -41,6 +46,8 @@ class Slot:
 
     def __init__(self) -> None:
         self.changes: list[weakref.ref[Swap]] = []
+        self.order = 0
+        """Where it stands among the slots of its composite, for as long as it is one of them."""
         self.used = False
         """Whether it is a reason for its home to own the layer: not where it is out of the wiring."""
         self.handed_on = False
@@ -83,10 +90,10 @@ class Slot:
         return [swap for reference in self.changes if (swap := reference()) is not None and swap.live]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.layer, self.name, self.home, self.used, self.handed_on, self.swaps)
+        return (self.layer, self.name, self.home, self.order, self.used, self.handed_on, self.swaps)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.layer, self.name, self.home, self.used, self.handed_on, swaps = state
+        self.layer, self.name, self.home, self.order, self.used, self.handed_on, swaps = state
         self.changes = [weakref.ref(swap) for swap in swaps]
         # The layer may not be complete yet, where a copy or a file holds a cycle: it is looked at when first called.
         self.call, self.reads, self.plain = None, None, False
@@ -98,24 +105,31 @@ class Node:
     def __init__(self, module: Composite) -> None:
         self.module = weakref.ref(module)
         self.children: dict[str, nn.Module | None] = {}
-        """torch's own dictionary of what the composite owns."""
+        """torch's own dictionary of what the composite owns, by every name that was given, in order. None is a name
+        whose layer was taken out: torch passes it over, and what returns to it has its old place."""
         self.slots: list[Slot] = []
-        self.names: dict[str, weakref.ref[Swap] | None] = {}
-        """Every name that was given, in order, with the last swap that took it away."""
+        """In the order of the calls, the empty ones too."""
+        self.removals: dict[str, weakref.ref[Swap]] = {}
+        """The last swap that took a name away."""
         self.uses: dict[str, int] = {}
-        """How many slots call what is owned here under a name: what nothing calls is not owned."""
+        """How many reasons there are to own something under a name: the slots that call it, and one for being in use
+        itself. What nothing calls is not owned."""
         self.version = next(_versions)
         self.shares_leaves = False
-        self.only_home = False
+        self.taken_apart = False
         """Whether it was taken out of the wiring, but for layers in it that are still called."""
+        self.removal: weakref.ref[Swap] | None = None
+        """The swap that took it out, until it returns."""
         self.cached: tuple[int, Any] | None = None
         self.path_around = ""
         """The path of the plain module that this composite stands in, where that is known."""
         self.hands_on_to: str | None = None
         """The name of the layer here that gets what a plain module's call gives beyond its first argument."""
         self._positions: dict[int, list[Slot]] = {}
-        self._empty = 0
+        self._filled: list[Slot] = []
+        self._left: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
+        self._forgotten: set[str] = set()
         self._parent: weakref.ref[Composite] | None = None
         self._owner: weakref.ref[Composite] | None = None
         self.name = ""
@@ -145,28 +159,28 @@ class Node:
         return owner if owner is not None and owner.node.children.get(self.name) is self.module() else None
 
     def __getstate__(self) -> dict[str, Any]:
-        names = {name: removal() if removal is not None else None for name, removal in self.names.items()}
+        removals = {name: swap for name, removal in self.removals.items() if (swap := removal()) is not None}
+        removal = self.removal() if self.removal is not None else None
         # A home that nothing calls any more is found again by what returns to it.
-        waiting = self.owner is None and (self.only_home or self.parent is not None)
+        waiting = self.owner is None and (self.taken_apart or self.parent is not None)
         links: dict[str, Any] = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
-        return self.__dict__ | {"names": names, "cached": None, "_positions": None} | links
+        derived: dict[str, Any] = {"cached": None, "_positions": None, "_filled": None, "_left": None}
+        return self.__dict__ | {"removals": removals, "removal": removal} | derived | links
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes the state of a copied or unpickled node. It links what is below; the links upwards come from there."""
-        links: dict[str, Any] = {
-            "module": self.module,
-            "_parent": self._parent,
-            "_owner": self._owner,
-            "_positions": {},
-        }
-        self.__dict__.update(state | links)
+        links: dict[str, Any] = {"module": self.module, "_parent": self._parent, "_owner": self._owner}
+        derived: dict[str, Any] = {"_positions": {}, "_filled": [], "_left": {}}
+        self.__dict__.update(state | links | derived)
         if (owner := state["_owner"]) is not None:
             self.last_owner = owner
-        self.names = {name: weakref.ref(swap) if swap is not None else None for name, swap in state["names"].items()}
+        self.removals = {name: weakref.ref(swap) for name, swap in state["removals"].items()}
+        self.removal = weakref.ref(state["removal"]) if state["removal"] is not None else None
         for name, child in self.children.items():
             if (node := node_of(child)) is not None:
                 node._owner, node.name = self.module, name
-        for slot in self.filled():
+        self._filled += [slot for slot in self.slots if slot.layer is not None]
+        for slot in self._filled:
             self._positions.setdefault(id(slot.layer), []).append(slot)
             node = node_of(slot.layer)
             if node is not None and (slot.used or node._parent is None):
@@ -175,30 +189,38 @@ class Node:
     # Wiring
 
     def filled(self) -> Iterator[Slot]:
-        return (slot for slot in self.slots if slot.layer is not None)
+        return iter(self._filled)
 
     @property
     def length(self) -> int:
         """How many layers are wired."""
-        return len(self.slots) - self._empty
+        return len(self._filled)
 
     def slot_at(self, position: int) -> Slot:
         """The filled slot at a position, which may be negative. Raises `IndexError`."""
-        return self.slots[position] if not self._empty else list(self.filled())[position]
+        return self._filled[position]
 
     def slots_of(self, layer: object) -> list[Slot]:
         """The slots that hold `layer`."""
         return self._positions.get(id(layer), [])
 
+    def position(self, slot: Slot) -> int:
+        """Where a slot stands among all, the empty ones too."""
+        return bisect_left(self.slots, slot.order, key=_by_order)
+
     def insert(self, position: int, slot: Slot) -> None:
-        """Puts in an empty slot."""
+        """Puts in an empty slot, between two whose order does not change by that."""
+        before = self.slots[position - 1].order if position else 0
+        after = self.slots[position].order if position < len(self.slots) else before + 2 * _GAP
+        slot.order = (before + after) // 2
         self.slots.insert(position, slot)
-        self._empty += 1
+        if slot.order == before:
+            for number, each in enumerate(self.slots, start=1):
+                each.order = number * _GAP
 
     def remove(self, slot: Slot) -> None:
         """Takes out an empty slot."""
-        self.slots.remove(slot)
-        self._empty -= 1
+        del self.slots[self.position(slot)]
 
     def fill(self, slot: Slot, layer: nn.Module | None, name: str, home: Composite | None) -> None:
         """Fills a slot of this node."""
@@ -208,7 +230,10 @@ class Node:
                 del self._positions[id(slot.layer)]
         if layer is not None:
             self._positions.setdefault(id(layer), []).append(slot)
-        self._empty += (layer is None) - (slot.layer is None)
+        if layer is None and slot.layer is not None:
+            del self._filled[bisect_left(self._filled, slot.order, key=_by_order)]
+        if layer is not None and slot.layer is None:
+            insort(self._filled, slot, key=_by_order)
         slot.handed_on = layer is not None and (self if home is None else home.node).hands_on_to == name
         slot.fill(layer, name, home)
 
@@ -231,48 +256,90 @@ class Node:
             node = owner.node
         return ".".join(filter(None, [node.path_around, *reversed(names)]))
 
-    def own(self, name: str, layer: nn.Module | None) -> None:
-        """Owns `layer` as `name`; a name that returns takes its old position among the others."""
-        returns = name in self.names and name not in self.children
-        self.names.setdefault(name, None)
-        self.children[name] = layer
-        if returns:
-            later = list(self.names)[list(self.names).index(name) + 1 :]
-            for other in later:
-                if other in self.children:
-                    self.children[other] = self.children.pop(other)
-
-    def count(self, slot: Slot, name: str, by: int) -> None:
-        """Counts a slot in (+1) or out (-1) among those for which something is owned as `name`."""
-        slot.used = by > 0
+    def count(self, name: str, by: int) -> None:
+        """Counts reasons to own something as `name`."""
         self.uses[name] = self.uses.get(name, 0) + by
         if not self.uses[name]:
             del self.uses[name]
 
+    def own(self, name: str, layer: nn.Module) -> None:
+        """Owns `layer` as `name`."""
+        if name.isdecimal() and "" in self._numbers:
+            self._numbers[""] = max(self._numbers[""], int(name) + 1)
+        self._forgotten.discard(name)
+        self.children[name] = layer
+
+    def disown(self, name: str, by: Swap | None) -> None:
+        """Ends an ownership. While `by` can be undone, the name is not given to something else."""
+        if by is not None:
+            self.removals[name] = weakref.ref(by)
+            self._left[id(self.children[name])] = name
+        self.children[name] = None
+
     def is_free(self, name: str) -> bool:
         """Whether `name` can be given: it is not owned, and nothing that had it can come back."""
-        return name not in self.children and self.last_removal(name) is None
+        return self.children.get(name) is None and self.last_removal(name) is None
 
     def last_removal(self, name: str) -> Swap | None:
         """The last swap that took a name away, if it can be undone and the name is not owned."""
-        removal = self.names.get(name) if name not in self.children else None
+        removal = self.removals.get(name) if self.children.get(name) is None else None
         swap = removal() if removal is not None else None
         return swap if swap is not None and swap.live else None
 
+    def name_before(self, layer: nn.Module) -> str | None:
+        """The name that `layer` had here until it was taken out, while that can be undone."""
+        name = self._left.get(id(layer))
+        removal = self.last_removal(name) if name is not None else None
+        if removal is None or removal.old is not layer or removal.home.node is not self or removal.old_name != name:
+            return None
+        return name
+
     def unused(self, base: str) -> str:
         """`base`, or `base_2`, `base_3`, ...: the first that was never given."""
-        if base not in self.names:
+        if base not in self.children:
             return base
         number = self._numbers.get(base, 2)
-        while f"{base}_{number}" in self.names:
+        while f"{base}_{number}" in self.children:
             number += 1
         self._numbers[base] = number
         return f"{base}_{number}"
 
-    def forget(self, name: str) -> None:
-        """Makes a name as if it had never been given."""
-        del self.names[name]
-        self._numbers.clear()
+    def next_number(self) -> int:
+        """The number after the highest that was ever given as a name."""
+        number = self._numbers.get("")
+        if number is None:
+            number = max((int(name) + 1 for name in self.children if name.isdecimal()), default=0)
+        while number and str(number - 1) not in self.children:
+            number -= 1
+        self._numbers[""] = number
+        return number
+
+    def is_new(self, name: str) -> bool:
+        """Whether a name was never given, or only by what was undone."""
+        return name not in self.children or name in self._forgotten
+
+    def forget(self, name: str) -> list[str]:
+        """Makes a name as if it had never been given; in front of others it keeps its place until they go too.
+
+        Returns the names that went.
+        """
+        gone: list[str] = []
+        self.children[name] = None
+        self._forgotten.add(name)
+        while self.children and (last := next(reversed(self.children))) in self._forgotten:
+            gone.insert(0, last)
+            del self.children[last]
+            self._forgotten.discard(last)
+            base, _, number = last.rpartition("_")
+            if number.isdecimal() and base in self._numbers:
+                self._numbers[base] = min(self._numbers[base], max(int(number), 2))
+        return gone
+
+    def remember(self, name: str, gone: list[str]) -> None:
+        """Takes back `forget`."""
+        self.children.update(dict.fromkeys(gone))
+        self._forgotten.update(gone)
+        self._forgotten.discard(name)
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:

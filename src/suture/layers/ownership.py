@@ -1,13 +1,15 @@
 """Who owns what follows from the wiring.
 
-What stands in a slot is owned at its home, under its name, as long as a slot that is called has that home. A composite
-that left the wiring stays owned while it is the home of something that is called, and then of that alone. What left
-altogether keeps what it owns, so that it can be used by itself.
+What stands in a slot that is called is owned at its home, under its name. So every name of a composite has its *uses*:
+the slots that call what has it, and one more while that is a composite in which something is in use. A name without
+uses is owned by nothing. Nothing else decides: an edit counts out the slots that leave and counts in those that come.
+
+A composite that left the wiring stays owned while it is the home of something that is called, and then of that alone.
+What left altogether is the root of a tree of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ def composite_of(layer: nn.Module | None) -> Composite | None:
 def wired_sites(layer: nn.Module | None, stop: frozenset[int] = frozenset()) -> Iterator[Site]:
     """The filled slots below, depth first; layers whose id is in `stop` are not entered."""
     composite = composite_of(layer)
-    if composite is None:
+    if composite is None or id(composite) in stop:
         return
     for slot in list(composite.node.filled()):
         yield composite, slot
@@ -45,134 +47,113 @@ def home_of(composite: Composite, slot: Slot) -> Composite:
     return composite if slot.home is None else slot.home
 
 
-def is_within(home: Composite, root: nn.Module) -> bool:
-    """Whether `home` is owned in the tree of `root`, also where nothing calls it."""
-    return any(around is root for around in _around(home))
-
-
 def top_of(composite: Composite) -> Composite:
-    """The outermost composite of the tree that this one is in, or waits to return to."""
-    return list(_around(composite))[-1]
+    """The outermost composite of the tree that this one is in."""
+    top = composite
+    while (around := top.node.last_owner or top.node.parent) is not None:
+        top = around
+    return top
 
 
-def _around(composite: Composite) -> Iterator[Composite]:
+def stem_of(composite: Composite) -> Composite:
+    """The outermost composite of the tree that this one is in, or was taken out of."""
+    stem = top_of(composite)
+    while (removal := stem.node.removal() if stem.node.removal is not None else None) is not None:
+        stem = top_of(removal.home)
+    return stem
+
+
+def taken_out(composite: Composite) -> Composite | None:
+    """This composite, or the first around it, that was taken out but for layers in it that are still called."""
     around: Composite | None = composite
-    seen: set[int] = set()
-    while around is not None and id(around) not in seen:
-        seen.add(id(around))
-        yield around
-        around = around.node.last_owner or around.node.parent
+    while around is not None and not around.node.taken_apart:
+        around = around.node.parent
+    return around
 
 
-def claim(record: Recording, composite: Composite, slot: Slot) -> None:
-    """Has what stands in a slot owned at its home, if the slot is called.
+def count_in(record: Recording, composite: Composite, slot: Slot) -> None:
+    """Makes a slot a reason for its home to own what stands in it.
 
-    Raises `EditError` for a name that is taken.
+    Raises `EditError` where the name has another layer, or the layer is in use elsewhere.
     """
-    home, root = home_of(composite, slot), composite
-    is_called = slot.layer is not None and not root.node.only_home
-    while (parent := root.node.parent) is not None:
-        root = parent
-        is_called = is_called and not root.node.only_home
-    if slot.layer is not None and is_called and not slot.used and is_within(home, root):
-        record.count(slot, home, slot.name, 1)
-        _own(record, root, home, slot.name, slot.layer)
-
-
-def _own(record: Recording, root: Composite, home: Composite, name: str, layer: nn.Module) -> None:
-    present = home.node.children.get(name)
-    if present is layer:
+    layer, node = slot.layer, node_of(slot.layer)
+    if layer is None or slot.used:
         return
-    if present is not None:
+    home = home_of(composite, slot)
+    record.set(slot, "used", True)
+    _use(record, home, slot.name, layer)
+    if node is not None and node.parent is composite and (node.last_owner is not home or node.name != slot.name):
+        _place(record, layer, home, slot.name)
+
+
+def count_out(record: Recording, composite: Composite, slot: Slot, by: Swap | None) -> None:
+    """Takes back `count_in`; `by` is what takes the layer away, and may return it."""
+    if slot.used:
+        record.set(slot, "used", False)
+        _end_use(record, home_of(composite, slot), slot.name, by)
+
+
+def _place(record: Recording, layer: nn.Module, home: Composite | None, name: str) -> None:
+    """Says where a composite is owned; None for the root of a tree."""
+    node = node_of(layer)
+    if node is None:
+        return
+    if node.uses and node.last_owner is not None:
+        raise EditError(
+            f"{type(layer).__name__} was taken out, but something in it is still called and has its home there, at "
+            f"{node.path!r}. It can return by an undo only; put in a copy that shares its layers, "
+            f"layer.structural_copy()."
+        )
+    record.set(node, "last_owner", home)
+    record.set(node, "name", name)
+    if node.uses and home is not None:
+        _use(record, home, name, layer)
+
+
+def _use(record: Recording, home: Composite, name: str, layer: nn.Module) -> None:
+    node = home.node
+    present, began = node.children.get(name), not node.uses
+    if present is not None and present is not layer:
         raise EditError(
             f"{type(layer).__name__} cannot return to {path_of(home, name)!r}, where a {type(present).__name__} "
             f"stands now. Take that out first."
         )
-    record.own(home, name, layer)
-    owner = home.node.last_owner
-    if home is not root and owner is not None:
-        _own(record, root, owner, home.node.name, home)
+    if present is None:
+        record.own(home, name, layer)
+    record.count(home, name, 1)
+    if began and node.last_owner is not None:
+        _use(record, node.last_owner, node.name, home)
 
 
-def drop(record: Recording, home: Composite, name: str, by: Swap | None) -> None:
-    """Ends the ownership of what no slot is the reason for any more, and of homes that became empty by that."""
-    layer = home.node.children.get(name)
-    if layer is None or name in home.node.uses or is_home(layer):
+def _end_use(record: Recording, home: Composite, name: str, by: Swap | None) -> None:
+    node = home.node
+    record.count(home, name, -1)
+    if name not in node.uses:
+        record.disown(home, name, by)
+    if not node.uses and node.last_owner is not None:
+        _end_use(record, node.last_owner, node.name, by)
+
+
+def make_root(record: Recording, layer: nn.Module | None, stop: frozenset[int]) -> None:
+    """Makes what is in no tree any more a tree of its own, which has what was owned in it; `stop` is not in it."""
+    top = composite_of(layer)
+    if layer is None or top is None:
         return
-    record.disown(home, name, by)
-    owner = home.node.owner
-    if owner is not None:
-        drop(record, owner, home.node.name, by)
+    _place(record, layer, None, "")
+    for composite, slot in wired_sites(top, stop):
+        if top_of(home_of(composite, slot)) is top:
+            count_in(record, composite, slot)
 
 
-def count_out(record: Recording, composite: Composite, slot: Slot) -> None:
-    """Takes a slot out of the reasons for an ownership, which `drop` ends when there is none left."""
-    if slot.used:
-        record.count(slot, home_of(composite, slot), slot.name, -1)
-
-
-def is_home(layer: nn.Module) -> bool:
-    """Whether something that is called from outside of `layer` is owned in it."""
+def release(record: Recording, layer: nn.Module) -> None:
+    """Makes a composite that a plain module has the root of a tree, whoever holds it."""
     node = node_of(layer)
     if node is None:
-        return False
-    inside = Counter((id(home_of(*site)), site[1].name) for site in wired_sites(layer) if site[1].used)
-    owners = [(id(module), inner) for module in layer.modules() if (inner := node_of(module)) is not None]
-    return any(count > inside[owner, name] for owner, inner in owners for name, count in inner.uses.items())
-
-
-def detach(record: Recording, layer: nn.Module | None, kept: frozenset[int], by: Swap | None) -> None:
-    """Ends what a layer that left the wiring was the reason for. Layers whose id is in `kept` are still called."""
-    composite = composite_of(layer)
-    if composite is not None:
-        stays = is_home(composite)
-        if stays:
-            record.set(composite.node, "only_home", True)
-        _detach(record, composite, composite, stays, kept, by)
-
-
-def _detach(
-    record: Recording, composite: Composite, left: Composite, stays: bool, kept: frozenset[int], by: Swap | None
-) -> None:
-    """The same for what is inside `composite`, which left as a part of `left`; that `stays` owned as a home, or not."""
-    for slot in list(composite.node.filled()):
-        is_stray = slot.home is not None and not is_within(slot.home, left)
-        if stays or is_stray:
-            count_out(record, composite, slot)
-            drop(record, home_of(composite, slot), slot.name, by)
-        inner = composite_of(slot.layer)
-        if inner is None or id(inner) in kept:
-            continue
-        if is_stray:
-            detach(record, inner, kept, by)
-        else:
-            _detach(record, inner, left, stays, kept, by)
-
-
-def attach(record: Recording, layer: nn.Module | None, kept: frozenset[int] = frozenset()) -> None:
-    """Has all owned that a layer which came into the wiring brings along."""
-    sites = list(wired_sites(layer, kept))
-    for each in (layer, *(slot.layer for _, slot in sites)):
-        if (node := node_of(each)) is not None and node.only_home and id(each) not in kept:
-            record.set(node, "only_home", False)
-    for composite, slot in sites:
-        claim(record, composite, slot)
-
-
-def adopt(record: Recording, composite: Composite, layer: nn.Module | None, kept: frozenset[int]) -> None:
-    """Makes `layer`, which came into the tree of `composite`, of one piece with it.
-
-    Composites in it that had no parent get one, and what was owned in another tree gets a home in `layer`.
-    """
-    root = composite
-    while root.node.parent is not None:
-        root = root.node.parent
-    for inner, slot in list(wired_sites(layer, kept)):
-        node = node_of(slot.layer)
-        if slot.home is not None and not is_within(slot.home, root):
-            record.fill(inner, slot, slot.layer, inner.node.unused(slot.name), inner)
-        elif node is not None and node.parent is not inner:
-            record.fill(inner, slot, slot.layer, slot.name, slot.home)
+        return
+    if node.uses and node.last_owner is not None:
+        record.count(node.last_owner, node.name, -1)
+    record.set(node, "parent", None)
+    record.set(node, "last_owner", None)
 
 
 def everything_in(*layers: nn.Module | None) -> list[nn.Module]:
@@ -197,23 +178,21 @@ def set_aside(composite: Composite) -> list[nn.Module]:
 
 
 def count_anew(copied: Composite) -> None:
-    """Owns in a copy what was owned outside of what was copied, and counts the reasons for each ownership."""
+    """Owns in a copy what was owned outside of what was copied, and counts the uses of every name."""
+    copied.node.taken_apart, copied.node.removal = False, None
     nodes = [node for layer in everything_in(copied) if (node := node_of(layer)) is not None]
     for node in nodes:
         node.uses.clear()
-    for node in nodes:
-        for slot in node.filled():
-            composite = node.module()
-            if composite is None or slot.layer is None or not slot.used:
-                continue
-            home = home_of(composite, slot).node
-            if home.children.get(slot.name) is not slot.layer:
-                node.fill(slot, slot.layer, node.unused(slot.name), None)
-                node.own(slot.name, slot.layer)
-                home, inner = node, node_of(slot.layer)
-                if inner is not None:
-                    inner.last_owner, inner.name = composite, slot.name
-            home.uses[slot.name] = home.uses.get(slot.name, 0) + 1
+    counted = [(composite, slot) for node in nodes if (composite := node.module()) for slot in list(node.filled())]
+    called = {id(slot) for _, slot in wired_sites(copied)}
+    counted = [(composite, slot) for composite, slot in counted if slot.used or id(slot) in called]
+    record = Recording(None, [])
+    for composite, slot in counted:
+        node = composite.node
+        if slot.layer is not None and home_of(composite, slot).node.children.get(slot.name) is not slot.layer:
+            node.fill(slot, slot.layer, node.unused(slot.name), None)
+        slot.used = False
+        count_in(record, composite, slot)
 
 
 def path_of(home: Composite, name: str) -> str:

@@ -74,45 +74,33 @@ class Recording:
         composite.node.insert(position, slot)
 
     def drop_slot(self, composite: Composite, slot: Slot) -> None:
-        self.on_rollback(composite.node.insert, composite.node.slots.index(slot), slot)
+        self.on_rollback(composite.node.insert, composite.node.position(slot), slot)
         composite.node.remove(slot)
 
-    def own(self, home: Composite, name: str, layer: nn.Module, *, borrowed: bool = False) -> None:
-        """Makes `home` own `layer` as `name`; unless it is only borrowed, this is its home."""
-        node, inner = home.node, node_of(layer)
-        if name not in node.names:
+    def own(self, home: Composite, name: str, layer: nn.Module) -> None:
+        """Makes `home` own `layer` as `name`, which nothing has there."""
+        node = home.node
+        if node.is_new(name):
             self.on_rollback(node.forget, name)
-        if (before := node.children.get(name)) is not None:
-            self.on_rollback(node.own, name, before)
-        else:
-            self.on_rollback(node.children.pop, name)
+        self.on_rollback(node.disown, name, None)
         node.own(name, layer)
-        if inner is not None and not borrowed:
-            self.set(inner, "last_owner", home)
-            self.set(inner, "name", name)
 
     def disown(self, home: Composite, name: str, by: Swap | None) -> None:
         """Ends an ownership. While `by` can be undone, the name is not given to something else."""
         node = home.node
-        self.on_rollback(node.names.__setitem__, name, node.names[name])
-        self.on_rollback(node.own, name, node.children.pop(name))
-        if by is not None:
-            node.names[name] = weakref.ref(by)
+        if (before := node.removals.get(name)) is not None:
+            self.on_rollback(node.removals.__setitem__, name, before)
+        self.on_rollback(node.own, name, node.children[name])
+        node.disown(name, by)
 
-    def count(self, slot: Slot, home: Composite, name: str, by: int) -> None:
-        """Counts a slot in (+1) or out (-1) among those for which `home` owns a layer."""
-        self.on_rollback(home.node.count, slot, name, -by)
-        home.node.count(slot, name, by)
+    def count(self, home: Composite, name: str, by: int) -> None:
+        """Counts the uses of a name."""
+        self.on_rollback(home.node.count, name, -by)
+        home.node.count(name, by)
 
     def forget(self, home: Composite, name: str) -> None:
         """Gives a name free that only an undone edit had given."""
-        names = home.node.names
-        if next(reversed(names)) == name:
-            self.on_rollback(names.__setitem__, name, names[name])
-        else:
-            self.on_rollback(names.update, names.copy())
-            self.on_rollback(names.clear)
-        home.node.forget(name)
+        self.on_rollback(home.node.remember, name, home.node.forget(name))
 
     def set_changes(self, slot: Slot, changes: Iterable[Swap]) -> None:
         self.set(slot, "changes", [weakref.ref(change) for change in changes])

@@ -15,19 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from suture.layers.node import Slot, node_of
-from suture.layers.ownership import (
-    adopt,
-    attach,
-    claim,
-    count_out,
-    detach,
-    drop,
-    home_of,
-    is_home,
-    is_within,
-    path_of,
-    wired_sites,
-)
+from suture.layers.ownership import count_in, count_out, home_of, make_root, path_of, taken_out, top_of, wired_sites
 from suture.layers.placing import fit, place_of
 from suture.layers.recording import EditError, Recording
 
@@ -117,11 +105,11 @@ class Swap:
 
         Raises `EditError` when a composite in the new layer stands somewhere else too, or would contain itself.
         """
+        self._refuse_where_nothing_is_called("edit")
         self._find_holes()
         self._refuse_second_places()
         place = place_of(self.composite, self.slot)
-        self._name(name)
-        self._put_in(record)
+        self._put_in(record, name)
         self.frees_name = self.old is not None and self.home.node.children.get(self.old_name) is not self.old
         record.set(self, "live", True)
         record.set_changes(self.slot, [*self.slot.swaps, self])
@@ -132,18 +120,23 @@ class Swap:
     def _find_holes(self) -> None:
         """Finds where the new layer holds the old one or parts of it."""
         old, new = self.old, self.new
-        parts: dict[int, Site | None] = {} if old is None else {id(old): None}
-        for site in wired_sites(old):
-            parts.setdefault(id(site[1].layer), site)
-        if new is not None and id(new) in parts:
+        if old is None or new is None:
+            return
+        around = list(wired_sites(new, frozenset([id(old)])))
+        # A new layer that holds the whole old one has no other part of it; what they share are leaves.
+        parts: dict[int, Site | None] = {id(old): None}
+        if not any(slot.layer is old for _, slot in around):
+            for site in wired_sites(old):
+                parts.setdefault(id(site[1].layer), site)
+        if id(new) in parts:
             self.holes = [Hole(self.composite, self.slot, new, parts[id(new)])]
             self.hoists = True
             return
         sites = list(wired_sites(new, frozenset(parts)))
         # What is inside a composite that is kept does not leave it: a leaf there may be called by `new` too, shared.
         kept = frozenset(id(slot.layer) for _, slot in sites if node_of(slot.layer) is not None)
-        origins: dict[int, Site | None] = {} if old is None else {id(old): None}
-        for site in wired_sites(old, kept) if id(old) not in kept else ():
+        origins: dict[int, Site | None] = {id(old): None}
+        for site in wired_sites(old, kept):
             origins.setdefault(id(site[1].layer), site)
         self.holes = [
             Hole(*site, layer, origins[id(layer)])
@@ -172,58 +165,61 @@ class Swap:
                 raise EditError(f"{type(ancestor).__name__} cannot be put inside itself, at {self.composite.path!r}.")
             ancestor = ancestor.parent
 
-    def _name(self, name: str | None) -> None:
-        if self.new is not None and not self.hoists:
-            self.new_name = name or self._automatic_name(self.new)
-            self.gives_name = self.new_name not in self.home.node.names
-
-    def _automatic_name(self, new: nn.Module) -> str:
-        if self.old is None:
-            return self._name_before(new) or self.home.name_for(new)
-        calls_elsewhere = self.home.node.uses.get(self.old_name, 0) - self.slot.used
-        if calls_elsewhere or is_home(self.old) or any(self._is_owned_in_old(hole) for hole in self.holes):
-            return self.home.node.unused(f"{self.old_name}+{type(new).__name__}")
-        return self.old_name
-
-    def _name_before(self, new: nn.Module) -> str | None:
-        """The name under which `new` was here until it was taken out."""
-        node = self.home.node
-        empty = (slot for slot in node.slots if slot.layer is None) if node.length < len(node.slots) else ()
-        for change in (change for slot in empty for change in slot.swaps):
-            if change.old is new and change.home is self.home and node.last_removal(change.old_name) is change:
-                return change.old_name
-        return None
-
-    def _is_owned_in_old(self, hole: Hole) -> bool:
-        return hole.origin is None or (self.old is not None and is_within(home_of(*hole.origin), self.old))
-
-    def _put_in(self, record: Recording) -> None:
-        composite, slot, old, new, home, kept = self.composite, self.slot, self.old, self.new, self.home, self.kept
+    def _put_in(self, record: Recording, name: str | None) -> None:
+        composite, slot, old, new, kept = self.composite, self.slot, self.old, self.new, self.kept
         contents = [(hole, _content(*(hole.origin or (composite, slot)))) for hole in self.holes]
-        was_used = slot.used
-        for site in [(composite, slot), *(hole.origin for hole in self.holes if hole.origin is not None)]:
-            count_out(record, *site)
-        for hole in self._shell_holes:
-            count_out(record, hole.composite, hole.slot)
-            if hole.own_name not in hole.own_home.node.uses:
-                record.disown(hole.own_home, hole.own_name, self)
-
-        record.fill(composite, slot, new, self.new_name or self.old_name, home)
-        if was_used and self.inherits and new is not None:
-            record.own(home, self.new_name, new)
+        entering = [] if self.hoists else list(wired_sites(new, kept))
+        for site in [(composite, slot), *wired_sites(old, kept), *entering]:
+            count_out(record, *site, self)
         for hole, content in contents:
             record.fill(hole.composite, hole.slot, *content)
-            claim(record, hole.composite, hole.slot)
             for change in (hole.origin[1] if hole.origin is not None else slot).swaps:
                 record.relocate(change, hole.composite, hole.slot)
-        claim(record, composite, slot)
-        for _, owned_as, owner in [(old, self.old_name, home), *(content for _, content in contents)]:
-            drop(record, owner, owned_as, self)
-        if id(old) not in kept:
-            detach(record, old, kept, self)
+            self._count_in(record, hole.composite, hole.slot)
         if not self.hoists:
-            adopt(record, composite, new, kept)
-            attach(record, new, kept)
+            self._name(name)
+            record.fill(composite, slot, new, self.new_name or self.old_name, self.home)
+            _returned(record, new)
+        for around, inner in entering:
+            node = node_of(inner.layer)
+            if node is not None and id(inner.layer) not in kept:
+                record.set(node, "parent", around)
+                _returned(record, inner.layer)
+        for site in [(composite, slot), *entering]:
+            self._count_in(record, *site)
+        if (node := node_of(old)) is not None and id(old) not in kept:
+            record.set(node, "removal", weakref.ref(self))
+            record.set(node, "taken_apart", bool(node.uses or self.holes))
+            if not node.uses:
+                make_root(record, old, kept)
+
+    def _name(self, name: str | None) -> None:
+        if self.new is None:
+            return
+        node = self.home.node
+        if name is None and self.old is None:
+            name = node.name_before(self.new) or self.home.name_for(self.new)
+        elif name is None:
+            is_in_use = self.old_name in node.uses
+            name = node.unused(f"{self.old_name}+{type(self.new).__name__}") if is_in_use else self.old_name
+        self.new_name = name
+        self.gives_name = node.is_new(name)
+
+    def _count_in(self, record: Recording, composite: Composite, slot: Slot) -> None:
+        """Counts a slot in; refused where what stands in it is owned in another tree."""
+        home = home_of(composite, slot)
+        if slot.layer is None or slot.used:
+            return
+        here, there = top_of(self.composite), top_of(home)
+        # A new layer is in the tree when it has its name there, which it gets after what it holds.
+        if there is not here and there is not self.new:
+            removal = next((swap for top in (here, there) if (swap := _removal_of(top)) is not None), None)
+            raise EditError(
+                f"The {type(slot.layer).__name__} in {type(composite).__name__} is owned in another tree, as "
+                f"{path_of(home, slot.name)!r} of a {type(there).__name__}. "
+                + (f"Undo {removal} first." if removal is not None else "Put in a copy: copy.deepcopy(layer).")
+            )
+        count_in(record, composite, slot)
 
     @property
     def _shell_holes(self) -> list[Hole]:
@@ -240,49 +236,44 @@ class Swap:
         self._refuse_what_is_in_the_way(together)
         record.set_changes(self.slot, [change for change in self.slot.swaps if change is not self])
         self._put_back(record)
-        names = self.home.node.names
-        if self.gives_name and self.new_name in names and self.new_name not in self.home.node.children:
+        names = self.home.node.children
+        if self.gives_name and self.new_name in names and names[self.new_name] is None:
             record.forget(self.home, self.new_name)
         if self.old is None:
             record.drop_slot(self.composite, self.slot)
         record.set(self, "live", False)
 
     def _put_back(self, record: Recording) -> None:
-        composite, slot, old = self.composite, self.slot, self.old
+        composite, slot, old, new = self.composite, self.slot, self.old, self.new
         contents = [(hole, _content(hole.composite, hole.slot)) for hole in self.holes]
-        _, name, home = _content(composite, slot)
-        was_used = slot.used
-        for site in [(composite, slot), *((hole.composite, hole.slot) for hole in self.holes)]:
-            count_out(record, *site)
+        kept = self.kept | {id(layer) for _, (layer, _, _) in contents}
+        entering = list(wired_sites(old, kept))
+        leaving = [] if self.hoists else list(wired_sites(new, kept))
+        for site in [(composite, slot), *leaving, *entering]:
+            count_out(record, *site, None)
 
         for hole in self._shell_holes:
             record.fill(hole.composite, hole.slot, hole.layer, hole.own_name, hole.own_home, borrowed=True)
         wrapped = next((content for hole, content in contents if hole.origin is None), None)
-        if wrapped is not None:
-            record.fill(composite, slot, *wrapped)
-        elif self.inherits:
-            record.fill(composite, slot, old, name, home)
-            if was_used and old is not None:
-                record.own(home, name, old)
-        else:
-            record.fill(composite, slot, old, self.old_name, self.home)
-        claim(record, composite, slot)
+        record.fill(composite, slot, *((old, self.old_name, self.home) if wrapped is None else wrapped))
+        if wrapped is None:
+            _returned(record, old)
         for hole, content in contents:
             if hole.origin is not None:
                 record.fill(*hole.origin, *content)
-                claim(record, *hole.origin)
             for change in hole.slot.swaps:
                 if change.number not in hole.own_changes:
                     record.relocate(change, *(hole.origin or (composite, slot)))
-        for _, owned_as, owner in [(None, name, home), *(content for _, content in contents)]:
-            drop(record, owner, owned_as, None)
-        if not self.hoists:
-            detach(record, self.new, self.kept, None)
-        for hole in self._shell_holes:
-            record.own(hole.own_home, hole.own_name, hole.layer, borrowed=True)
-            record.count(hole.slot, hole.own_home, hole.own_name, 1)
-        if wrapped is None:
-            attach(record, old)
+        for site in [(composite, slot), *(hole.origin for hole in self.holes if hole.origin is not None), *entering]:
+            self._count_in(record, *site)
+        node = node_of(new)
+        if node is not None and not self.hoists:
+            if node.uses:
+                raise EditError(
+                    f"Cannot undo {self}: something in the {type(new).__name__} that it put in is called outside of "
+                    f"it now. Undo that first."
+                )
+            make_root(record, new, self.kept)
 
     def _refuse_what_is_in_the_way(self, together: set[int]) -> None:
         slot, new = self.slot, self.new
@@ -293,8 +284,10 @@ class Swap:
             raise EditError(f"Cannot undo {self}: {later or 'another edit'} stands in its place. Undo that first.")
         if self.old is None and slot.home is not None:
             raise EditError(f"Cannot undo {self}: a layer was put around it since. Undo that first.")
+        self._refuse_where_nothing_is_called(f"undo {self} in")
         self._refuse_to_part()
-        calls = home_of(self.composite, slot).node.uses.get(slot.name, 0) if slot.used else 0
+        is_leaf = new is not None and node_of(new) is None
+        calls = home_of(self.composite, slot).node.uses.get(slot.name, 0) if slot.used and is_leaf else 0
         if calls > 1 and not self.hoists:
             raise EditError(
                 f"Cannot undo {self}: what it put in is called at {calls} places now, by the "
@@ -308,11 +301,6 @@ class Swap:
                 f"Cannot undo {self}: the {type(self.old).__name__} that it took out stands at {where!r} now. "
                 f"Take it out there first."
             )
-        if new is not None and not self.hoists and is_home(new):
-            raise EditError(
-                f"Cannot undo {self}: something in the {type(new).__name__} that it put in is called outside of it "
-                f"now. Undo that first."
-            )
         self._refuse_unequal_holes()
         holes = {id(hole.slot) for hole in self.holes}
         stop = frozenset(id(hole.slot.layer) for hole in self.holes)
@@ -320,6 +308,15 @@ class Swap:
             for change in inner.swaps if id(inner) not in holes else ():
                 if change.number > self.number and id(change) not in together:
                     raise EditError(f"Cannot undo {self}: it would take {change} out with it. Undo that first.")
+
+    def _refuse_where_nothing_is_called(self, what: str) -> None:
+        around = taken_out(self.composite)
+        if around is not None:
+            removal = _removal_of(around)
+            raise EditError(
+                f"Cannot {what} the {type(self.composite).__name__} at {self.composite.path!r}: it was taken out, but "
+                f"for what is still called elsewhere. Undo {removal or 'the edit that took it out'} first."
+            )
 
     def _refuse_unequal_holes(self) -> None:
         """One layer that several holes took over can only return from all."""
@@ -349,3 +346,17 @@ class Swap:
 
 def _content(composite: Composite, slot: Slot) -> Content:
     return slot.layer, slot.name, home_of(composite, slot)
+
+
+def _removal_of(composite: Composite) -> Swap | None:
+    """The change that took a composite out."""
+    removal = composite.node.removal
+    return removal() if removal is not None else None
+
+
+def _returned(record: Recording, layer: nn.Module | None) -> None:
+    """A composite that comes into a tree is not taken out any more."""
+    node = node_of(layer)
+    if node is not None:
+        record.set(node, "removal", None)
+        record.set(node, "taken_apart", False)
