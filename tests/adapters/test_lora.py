@@ -3,10 +3,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from suture import EditError, SelectionError, select
@@ -144,7 +145,7 @@ def test_dropout_is_on_its_input_and_takes_the_mode_of_its_place() -> None:
     tree = model().eval()
     group = LoRA.on(tree, "query", rank=2, dropout=0.5)
     train(group)
-    assert list(group[0].branch)[0] is group[0].branch["dropout"]
+    assert next(iter(group[0].branch)) is group[0].branch["dropout"]
     assert torch.equal(tree(X), tree(X))
     tree.train()
     assert not torch.equal(tree(X), tree(X))
@@ -273,10 +274,7 @@ def test_gradients_under_activation_checkpointing_equal_those_without(where: str
     wanted = [parameter.grad for parameter in group.parameters()]
     for parameter in group.parameters():
         parameter.grad = None
-    from torch.utils.checkpoint import checkpoint
-
-    result = checkpoint(tree, x, use_reentrant=where == "reentrant")
-    assert isinstance(result, Tensor)
+    result: Tensor = cast("Any", torch.utils.checkpoint).checkpoint(tree, x, use_reentrant=where == "reentrant")
     result.sum().backward()
     for parameter, grad in zip(group.parameters(), wanted, strict=True):
         assert grad is not None
