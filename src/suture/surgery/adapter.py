@@ -15,12 +15,13 @@ from torch import nn
 from suture.layers import edit
 from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
-from suture.layers.mount import Mount, caller_in, mount
+from suture.layers.mount import caller_in
 from suture.layers.navigation import checked
 from suture.layers.node import Slot
-from suture.layers.ownership import home_of, path_of, top_of, wired_sites
+from suture.layers.ownership import home_of, wired_sites
 from suture.layers.recording import EditError, borrowing, on_rollback, recording
 from suture.layers.swap import Swap
+from suture.surgery.last_place import LastPlace
 
 if TYPE_CHECKING:
     from suture.surgery.criteria import Criteria
@@ -117,13 +118,8 @@ class Adapter(Generic[T]):
     @property
     def target_path(self) -> str | None:
         """Where its target is owned, or was when it went in last; None where it has not been in a tree yet."""
-        home, name = self._last
-        return None if home is None else path_of(home, name)
-
-    @property
-    def _last(self) -> tuple[Composite | None, str]:
-        """The home and the name that the target had when this went in last."""
-        return self.__dict__.get("_last_place", (None, ""))
+        last: LastPlace | None = self.__dict__.get("_last_place")
+        return None if last is None else last.path
 
     @property
     def is_injected(self) -> bool:
@@ -169,7 +165,7 @@ class Adapter(Generic[T]):
                 composite, slot = self._place(parent)
                 if slot.layer is not target:
                     self.take_as_target(cast("nn.Module", slot.layer))
-                self.__dict__["_last_place"] = (home_of(composite, slot), slot.name)
+                self.__dict__["_last_place"] = LastPlace(home_of(composite, slot), slot.name)
                 edit.swap(composite, slot, cast("nn.Module", self))
         return self
 
@@ -257,21 +253,16 @@ class Adapter(Generic[T]):
 
     def _place_before(self) -> tuple[Composite, Slot]:
         """Where it was injected the last time."""
-        home, name = self._last
-        if home is None:
+        last: LastPlace | None = self.__dict__.get("_last_place")
+        if last is None:
             raise EditError(
                 f"{type(self).__name__} was not told where its target, a {type(self.target).__name__}, stands. "
                 f"Say it with inject(parent), or use {type(self).__name__}.on(model, ...)."
             )
-        if isinstance(home, Mount):
-            around, mounted_as = home.place
-            home = home if around is None else mount(around, mounted_as, home.node.path_around)
-        for place in top_of(home).places():
-            if place.slot.name == name and home_of(place.parent, place.slot) is home:
-                return place.parent, place.slot
-        raise EditError(
-            f"{type(self).__name__} cannot go back to {path_of(home, name)!r}, where nothing is called any more."
-        )
+        place = last.find()
+        if place is None:
+            raise EditError(f"{type(self).__name__} cannot go back to {last.path!r}, where nothing is called any more.")
+        return place
 
     def _hold_root(self, target: Composite) -> None:
         """A target without a parent gets the composite of this adapter that calls it."""
