@@ -35,9 +35,11 @@ class ScaledDotProductAttention(nn.Module):
             key, so queries may be fewer than keys.
         scale: By default `D ** -0.5`.
         keys: The context scope that describes the keys.
+        window: With `causal`, to how many tokens at most a token attends, itself included; padding does not count.
+            None: to all. Keys that are in no window may have been dropped, as `KVCache(window)` does.
 
     Raises:
-        ValueError: the mask, or the bias, is not of as many keys as arrive.
+        ValueError: the mask, or the bias, is not of as many keys as arrive, or a window is given without `causal`.
         TypeError: a mask is not boolean.
 
     Source: https://arxiv.org/abs/1706.03762.
@@ -52,19 +54,38 @@ class ScaledDotProductAttention(nn.Module):
 
         def __call__(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, /) -> Tensor: ...
 
-    def __init__(self, causal: bool = False, scale: float | None = None, keys: str | None = "inputs") -> None:
+    def __init__(
+        self, causal: bool = False, scale: float | None = None, keys: str | None = "inputs", window: int | None = None
+    ) -> None:
         super().__init__()
+        if window is not None and (window < 1 or not causal):
+            raise ValueError(
+                f"A window is how many tokens back a causal attention sees, itself included, so it is 1 or more and "
+                f"causal=True; received window={window}, causal={causal}."
+            )
         self.causal = causal
         self.scale = scale
         self.keys = keys
-        self.reads: dict[str, Declaration] = {} if keys is None else {"mask": mask_of(keys, causal)}
+        self.window = window
+        self.reads: dict[str, Declaration] = {} if keys is None else {"mask": mask_of(keys, causal, window)}
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, *, mask: Tensor | None = None
     ) -> Tensor:
+        mask = self.mask_for(query, key, bias, mask)
+        causal = mask is None and self.causal and bool(query.shape[-2] > 1)  # a symbol, where it is exported
+        grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=grouped
+        )
+
+    def mask_for(self, query: Tensor, key: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+        """The mask of a call, boolean, or what is added to the scores. None: nothing beyond plain causality."""
         queries, keys = query.shape[-2], key.shape[-2]
-        causal = False
+        dropped = self.window is not None and queries <= keys
         if mask is not None:
+            if dropped and mask.shape[-1] > keys:
+                mask = mask[..., -keys:]
             if mask.shape[-1] != keys:
                 raise ValueError(
                     f"The context entries of {self.keys!r} describe {mask.shape[-1]} keys, but {keys} arrived. "
@@ -73,17 +94,16 @@ class ScaledDotProductAttention(nn.Module):
                 )
             if mask.dim() > query.dim():
                 mask = mask.squeeze(-3)
-        elif self.causal and queries > 1:
-            if queries == keys and bias is None:
-                causal = True
-            else:
+        elif self.causal and (queries > 1 or (self.window is not None and keys > self.window)):
+            beyond = self.window is not None and keys > self.window
+            if queries != keys or bias is not None or beyond:
                 mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+            if mask is not None and self.window is not None:
+                mask = mask.triu(keys - queries - self.window + 1)
         if bias is not None:
+            bias = bias[..., -keys:] if dropped else bias
             mask = self._biased(bias, mask, query, keys)
-        grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=grouped
-        )
+        return mask
 
     def _biased(self, bias: Tensor, mask: Tensor | None, query: Tensor, keys: int) -> Tensor:
         """Bias and mask in one, to be added to the scores."""
@@ -99,4 +119,5 @@ class ScaledDotProductAttention(nn.Module):
         parts = ["causal=True"] if self.causal else []
         parts += [f"scale={self.scale:g}"] if self.scale is not None else []
         parts += [f"keys={self.keys!r}"] if self.keys != "inputs" else []
+        parts += [f"window={self.window}"] if self.window is not None else []
         return ", ".join(parts)

@@ -116,8 +116,8 @@ class Attention(Chain):
 class SelfAttention(Chain):
     """Attention of a sequence to itself: (..., T, embedding_dim) to the same.
 
-    Its layers are `projections` (`query`, `key`, `value`), `split`, `rotary` where one is given, `cache` where it is
-    causal, `attend`, `merge` and `output`.
+    Its layers are `projections` (`query`, `key`, `value`), `split`, `norms` and `rotary` where they are given, `cache`
+    where it is causal, `attend`, `merge` and `output`.
 
     Args:
         embedding_dim: Width of the sequence.
@@ -127,9 +127,11 @@ class SelfAttention(Chain):
         bias: Whether the four linear layers have one.
         causal: Whether a token attends only to tokens up to itself; then it can be called piece by piece with a cache.
         rotary: What turns queries and keys by their positions.
+        norms: What normalises heads, called with those of query, key and value, and returning as many.
+        attend: What attends, where it is not `ScaledDotProductAttention(causal)`: with another scale or a window.
 
     Raises:
-        ValueError: the numbers do not divide.
+        ValueError: the numbers do not divide, or it is to be causal and what attends is not.
 
     Source: https://arxiv.org/abs/1706.03762; several queries to a key, https://arxiv.org/abs/2305.13245.
 
@@ -148,17 +150,24 @@ class SelfAttention(Chain):
         bias: bool = True,
         causal: bool = False,
         rotary: torch.nn.Module | None = None,
+        norms: torch.nn.Module | None = None,
+        attend: ScaledDotProductAttention | None = None,
     ) -> None:
         projections = _Projections(embedding_dim, num_heads, num_key_value_heads, head_dim, bias)
+        attend = ScaledDotProductAttention(causal=causal) if attend is None else attend
+        if attend.causal != causal:
+            raise ValueError(f"An attention with causal={causal} is not one that attends by {attend!r}.")
         layers: dict[str, torch.nn.Module] = {
             "projections": Parallel(projections.inward(embedding_dim, embedding_dim)),
             "split": SplitHeads(projections.width),
         }
+        if norms is not None:
+            layers["norms"] = norms
         if rotary is not None:
             layers["rotary"] = rotary
         if causal:
-            layers["cache"] = KVCache()
-        layers["attend"] = ScaledDotProductAttention(causal=causal)
+            layers["cache"] = KVCache(window=attend.window)
+        layers["attend"] = attend
         layers["merge"] = MergeHeads()
         layers["output"] = projections.output()
         super().__init__(layers)

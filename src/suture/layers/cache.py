@@ -9,6 +9,7 @@ Shapes: B rows, T new tokens, S tokens with the cached ones.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
@@ -152,6 +153,22 @@ class Cache:
             for _, slot in self._slots:
                 slot.discard()
 
+    def earlier_in_window(self, window: int) -> int:
+        """How many of the cached tokens, the last ones, may be in a window of `window` real tokens of later ones.
+
+        >>> cache = Cache(batch=1, length=8)
+        >>> positions = cache.start((1, 4), padding_mask=torch.tensor([[True, True, False, True]]))
+        >>> cache.finish()
+        >>> cache.earlier_in_window(3)
+        3
+        """
+        real = self._tokens.real
+        if real is None:
+            return min(self.length, window - 1)
+        backwards = real.flip(-1)
+        used = backwards & (backwards.cumsum(-1) < window)
+        return int((used * torch.arange(1, self.length + 1, device=used.device)).max())
+
     def rewind(self, length: int) -> None:
         """Goes back to the first `length` tokens.
 
@@ -208,8 +225,12 @@ class KVCache(nn.Module):
     Called with (query, key, value), each (B, H, T, D); returns (query, keys, values), with keys and values
     (B, H, S, D). Without the context entry `("inputs", "cache")` it changes nothing.
 
+    Args:
+        window: To how many tokens a token attends, itself included, where it is not all: then S are only the last
+            tokens, those in the window of any new one, and earlier ones are dropped as calls go on.
+
     Raises:
-        ValueError: With a cache, inputs that are not of the cache's batch, dtype or device.
+        ValueError: `window` is less than one, or, with a cache, inputs are not of the cache's batch, dtype or device.
 
     >>> query, key, value = torch.zeros(1, 4, 3, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8)
     >>> KVCache()(query, key, value)[1] is key
@@ -222,8 +243,11 @@ class KVCache(nn.Module):
             self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None = None
         ) -> tuple[Tensor, Tensor, Tensor]: ...
 
-    def __init__(self) -> None:
+    def __init__(self, window: int | None = None) -> None:
         super().__init__()
+        if window is not None and window < 1:
+            raise ValueError(f"A token attends to itself at least, so the window is 1 or more; received {window}.")
+        self.window = window
         self.reads = {"cache": Read("inputs", "cache", default=None)}
 
     def forward(
@@ -237,5 +261,14 @@ class KVCache(nn.Module):
                 f"KVCache received keys of shape {tuple(key.shape)} in a call of {cache.new_tokens} new tokens. A "
                 f"cache is for attention of the tokens to themselves: (batch, heads, {cache.new_tokens}, head_dim)."
             )
-        keys, values = slot.extend(key, value)
+        if self.window is None:
+            return query, *slot.extend(key, value)
+        keys, values = slot.extend(key, value, partial(cache.earlier_in_window, self.window))
+        if cache.padding_mask is None:
+            # What is kept a while longer is in no window.
+            used = min(keys.shape[-2], self.window - 1 + cache.new_tokens)
+            keys, values = (held.narrow(-2, held.shape[-2] - used, used) for held in (keys, values))
         return query, keys, values
+
+    def extra_repr(self) -> str:
+        return "" if self.window is None else f"window={self.window}"

@@ -16,7 +16,11 @@ from suture.layers.context import Derived, Read
 
 
 def causal_mask(
-    positions: Tensor | None, padding_mask: Tensor | None, attention_mask: Tensor | None, cache: Cache | None
+    positions: Tensor | None,
+    padding_mask: Tensor | None,
+    attention_mask: Tensor | None,
+    cache: Cache | None,
+    window: int | None = None,
 ) -> Tensor | None:
     """Each token attends to the real tokens up to itself, as far as `attention_mask` allows it.
 
@@ -28,21 +32,37 @@ def causal_mask(
         padding_mask: (B, T), True = a real token.
         attention_mask: (B, T, S) or (B, H, T, S), True = may attend.
         cache: What came before, and which of it is real.
+        window: To how many tokens at most, itself included: the last real ones. None: to all.
 
     >>> causal_mask(None, torch.tensor([[False, True, True]]), None, None).int()
     tensor([[[[1, 0, 0],
               [0, 1, 0],
               [0, 1, 1]]]], dtype=torch.int32)
+    >>> causal_mask(torch.arange(4), None, None, None, window=2).int()
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [0, 1, 1, 0],
+            [0, 0, 1, 1]], dtype=torch.int32)
     """
     seen, real = (0, padding_mask) if cache is None else (cache.length, cache.padding_mask)
     if attention_mask is None and padding_mask is None and cache is not None and cache.new_tokens == 1:
-        return None if real is None else real[..., None, None, :]
+        if real is None:
+            return None
+        near = real if window is None else real & _within(window, real, seen).squeeze(-2)
+        return near[..., None, None, :]
     tokens = _first(positions, padding_mask, attention_mask)
-    if tokens is None or (real is None and attention_mask is None and seen == 0):
+    if tokens is None:
         return None
-    places = torch.arange(seen + tokens.shape[-1], device=tokens.device)
+    length = seen + tokens.shape[-1]
+    if real is None and attention_mask is None and seen == 0 and (window is None or length <= window):
+        return None
+    places = torch.arange(length, device=tokens.device)
     own = places[seen:, None]
     mask = places <= own
+    if window is not None and real is None:
+        mask = mask & (own - places < window)
+    elif window is not None and real is not None:
+        mask = mask & _within(window, real, seen).unsqueeze(-3)
     if real is not None:
         mask = mask & real[..., None, None, :]
     if attention_mask is not None:
@@ -97,7 +117,7 @@ def sequence_mask(padding_mask: Tensor | None, attention_mask: Tensor | None) ->
     return None if mask is None else mask | ~mask.any(-1, keepdim=True)
 
 
-def mask_of(scope: str, causal: bool) -> Derived:
+def mask_of(scope: str, causal: bool, window: int | None = None) -> Derived:
     """The mask over what the context scope describes: `"inputs"` the tokens of a backbone, others a sequence beside.
 
     Only the inputs have a cache.
@@ -107,7 +127,15 @@ def mask_of(scope: str, causal: bool) -> Derived:
         return Derived(sequence_mask, reads={key: Read(scope, key, default=None) for key in beside})
     entries = ("positions", "padding_mask", "attention_mask", "cache")
     reads = {key: Read(scope, key, default=None) for key in entries}
+    if window is not None:
+        return Derived(causal_mask, reads=reads, window=window)
     return Derived(causal_mask if causal else visible_mask, reads=reads)
+
+
+def _within(window: int, real: Tensor, seen: int) -> Tensor:
+    """(B, T, S): whether fewer than `window` real tokens lie between two tokens, the later one included."""
+    counts = real.cumsum(-1)
+    return counts[..., seen:, None] - counts[..., None, :] < window
 
 
 def _first(positions: Tensor | None, padding_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
