@@ -219,6 +219,15 @@ def test_a_plain_module_as_the_root() -> None:
     ]
 
 
+def test_layers_of_different_owners_do_not_fold() -> None:
+    model = sl.Chain(sl.Linear(2, 2))
+    model.replace(model[0], sl.Sum(model[0], sl.Linear(2, 2)))
+    assert [line.rpartition("  ")[0].strip() for line in lines(tree(model))[2:]] == [
+        "├─ Linear(2 → 2)  (owned by the root)",
+        "└─ Linear_2: Linear(2 → 2)",
+    ]
+
+
 def test_what_was_put_into_a_plain_module_stands_beside() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
     edit = select(model, "0").wrap(lambda linear: sl.Sum(linear, sl.Linear(2, 2, bias=False)))

@@ -34,6 +34,8 @@ class Branch:
     children: list[Branch] = field(default_factory=list["Branch"])
     same_weights: Branch | None = None
     """An earlier branch, not around this one, that has just these parameters."""
+    tie: str = ""
+    """What is said of it."""
     shape: int = 0
     """Equal for branches that print alike, but for their own names and notes."""
     column: str | None = None
@@ -97,7 +99,7 @@ def _find_same_weights(lineage: list[Branch], seen: dict[tuple[int, ...], list[B
         alike = seen.setdefault(tuple(branch.parameters), [])
         branch.same_weights = next((other for other in alike if other not in lineage), None)
         if branch.same_weights is not None:
-            branch.notes.append(f"tied to {_seen_from(lineage[:-1], branch.same_weights.path)}")
+            branch.tie = f"tied to {_seen_from(lineage[:-1], branch.same_weights.path)}"
             return
         alike.append(branch)
     for child in branch.children:
@@ -121,7 +123,7 @@ def number_shapes(branch: Branch, shapes: dict[object, int]) -> None:
     """Gives equal numbers to branches that print alike; call it when the marks are set."""
     for child in branch.children:
         number_shapes(child, shapes)
-    below = tuple((child.name, child.shape, *child.notes) for child in branch.children)
+    below = tuple((child.name, child.shape, child.tie, *child.notes) for child in branch.children)
     branch.shape = shapes.setdefault((branch.title, branch.size, branch.column, branch.mark, below), len(shapes))
 
 
@@ -145,7 +147,7 @@ def _continues(run: list[Branch], branch: Branch) -> bool:
     """Whether `branch` counts on from the run, prints like it, and shares weights with all of it or with none."""
     first, last = run[0], run[-1]
     stem, number = _numbered(last.name)
-    if branch.shape != first.shape or _numbered(branch.name) != (stem, number + 1):
+    if (branch.shape, branch.notes) != (first.shape, first.notes) or _numbered(branch.name) != (stem, number + 1):
         return False
     if len(run) == 1 and branch.same_weights is first:
         return True

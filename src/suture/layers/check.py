@@ -21,6 +21,7 @@ from suture.layers.context import Context, Entries
 from suture.layers.drawing import Drawing
 from suture.layers.fakes import Fakes, OneDtype, left_alone, on_meta, quiet, tensors_in
 from suture.layers.location import add_location, is_located
+from suture.layers.notebook import html
 from suture.layers.watch import Call, Watch
 
 
@@ -101,6 +102,9 @@ class Checked:
 
     def __rich__(self) -> Drawing:
         return self._drawing
+
+    def _repr_html_(self) -> str:
+        return html(self._drawing)
 
 
 def _shape(value: Any, usual: torch.dtype | None) -> str:

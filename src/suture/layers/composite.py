@@ -21,8 +21,11 @@ from suture.layers.navigation import Navigation, checked
 from suture.layers.node import Node, Slot, check_name, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, stem_of
 from suture.layers.recording import Recording, may_borrow
+from suture.layers.symbolic import symbolic_in
 
 if TYPE_CHECKING:
+    from treescope.rendering_parts import RenderableTreePart
+
     from suture.layers.drawing import Drawing
 
 _COPYING = "the layers that are being copied, by identity"
@@ -115,11 +118,16 @@ class Composite(Navigation, nn.Module):
 
         `context` gives entries in scopes, `entries` the same by key where one scope only is read for that key.
         """
+        value = symbolic_in((*args, context, *entries.values()))
+        if value is not None:
+            return value.call(self, args, {"context": context, **entries})
         return super().__call__(*args, context=enter_call(self, context, entries))
 
     def call_slot(self, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
         try:
+            if context.interceptor is not None:
+                return context.interceptor(self, slot, args, context)
             return slot.call(*args) if slot.plain else slot.invoke(args, context)
         except Exception as error:
             locate(error, self, slot, args)
@@ -280,3 +288,15 @@ class Composite(Navigation, nn.Module):
         from suture.layers.printing import drawing
 
         return drawing(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from suture.layers.notebook import notebook_html
+
+        return notebook_html(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: object) -> RenderableTreePart:
+        from suture.layers.notebook import treescope_part
+        from suture.layers.printing import drawing
+
+        return treescope_part(drawing(self))

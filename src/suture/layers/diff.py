@@ -10,6 +10,7 @@ from torch import nn
 from suture.layers import printing
 from suture.layers.branches import Branch, branches
 from suture.layers.drawing import Drawing, Line
+from suture.layers.notebook import html
 
 _ADDED, _REMOVED, _CHANGED = "+ ", "- ", "~ "
 
@@ -81,6 +82,9 @@ class Diff:
 
     def __rich__(self) -> Drawing:
         return self._drawing
+
+    def _repr_html_(self) -> str:
+        return html(self._drawing)
 
 
 # What is different

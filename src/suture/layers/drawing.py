@@ -69,6 +69,11 @@ class Drawing:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from suture.layers.notebook import html
+
+        return html(self)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         from rich.text import Text
 

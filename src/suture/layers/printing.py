@@ -155,7 +155,7 @@ def _line(run: list[Branch], prefix: str, like: str = "") -> Line:
     """The line of a run; where it is `like` another branch its children are not printed."""
     branch, name = run[0], run_name(run)
     count = branch.column if branch.column is not None else amount(branch.size) if branch.size else ""
-    notes = list(branch.notes)
+    notes = [*branch.notes, *filter(None, [branch.tie])]
     if len(run) > 1:
         name += f" (x{len(run)})"
         if run[1].same_weights is not None:
