@@ -169,3 +169,18 @@ def test_wrong_use_is_refused() -> None:
 
 def test_it_prints_its_heads() -> None:
     assert repr(sl.ALiBi(4)) == "ALiBi(num_heads=4)"
+
+
+def test_compiled_with_a_cache() -> None:
+    backbone, tokens = decoder(3), ids(2, 8)
+    compiled = torch.compile(backbone, fullgraph=True, backend="eager")
+    cache = backbone.init_cache(batch=2, length=8)
+    with torch.no_grad():
+        results = [compiled(piece, cache=cache) for piece in pieces(tokens, [5, 3])]
+        close(torch.cat(results, 1), backbone(tokens))
+
+
+def test_exported_with_a_dynamic_length() -> None:
+    backbone, length = decoder(3), torch.export.Dim("length", min=2, max=40)
+    exported = torch.export.export(backbone, (ids(2, 6),), dynamic_shapes={"args": ({1: length},)})
+    close(exported.module()(ids(2, 9)), backbone(ids(2, 9)))

@@ -124,3 +124,10 @@ def test_an_odd_width_is_refused() -> None:
 def test_they_print_how_they_were_made() -> None:
     printed = [repr(sl.LearnedPositions(8, 4)), repr(sl.SinusoidalPositions(4, base=50.0))]
     assert printed == ["LearnedPositions(8, 4)", "SinusoidalPositions(4, base=50)"]
+
+
+def test_exported_with_a_dynamic_length(layer: Layer) -> None:
+    backbone, length = decoder(layer), torch.export.Dim("length", min=2, max=20)
+    tokens = torch.randint(VOCABULARY, (2, 9))
+    exported = torch.export.export(backbone, (tokens[:, :6],), dynamic_shapes={"args": ({1: length},)})
+    close(exported.module()(tokens), backbone(tokens))

@@ -38,6 +38,17 @@ def test_each_gives_what_torch_gives(layer: nn.Module, expected: Tensor) -> None
     assert torch.equal(layer(X), expected)
 
 
+def test_they_compile_and_export_with_a_dynamic_batch() -> None:
+    tree = sl.Chain(
+        sl.Reshape(4, -1), sl.Transpose(1, 2), sl.Permute(0, 2, 1), sl.Unsqueeze(1), sl.Squeeze(1), sl.Slicing(1, 1, 3)
+    )
+    tree.append(sl.Chain(sl.Unflatten(-1, (3, 1)), sl.Flatten(), sl.ToDtype(torch.float64)))
+    x = X.float()
+    assert torch.equal(torch.compile(tree, fullgraph=True, backend="eager")(x), tree(x))
+    exported = torch.export.export(tree, (x,), dynamic_shapes={"args": ({0: torch.export.Dim("batch")},)})
+    assert torch.equal(exported.module()(torch.cat((x, x))), tree(torch.cat((x, x))))
+
+
 def test_a_batch_of_none_keeps_its_shape() -> None:
     assert sl.Reshape(2, -1)(torch.zeros(0, 6)).shape == (0, 2, 3)
 

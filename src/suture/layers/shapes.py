@@ -33,17 +33,17 @@ class Reshape(OfOneTensor):
         if any(size < 1 and size != -1 for size in shape) or shape.count(-1) > 1:
             raise ValueError(f"Reshape takes sizes of at least 1, one of them perhaps -1; received {shape}.")
         self.shape = shape
+        self._known = math.prod(size for size in shape if size != -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        size = math.prod(x.shape[1:])
-        known = math.prod(length for length in self.shape if length != -1)
+        size, known = x.shape[1:].numel(), self._known
         if x.dim() == 0 or (size % known if -1 in self.shape else size != known):
             raise ValueError(
                 f"Reshape{self.shape} shapes the elements of each row, {known}"
                 f"{' or a multiple' if -1 in self.shape else ''} of them. Received a tensor of shape {tuple(x.shape)}: "
                 f"{f'rows of {size}' if x.dim() else 'it has no rows'}. The batch dimension is not part of the shape."
             )
-        return x.reshape(x.shape[0], *(length if length != -1 else size // known for length in self.shape))
+        return x.reshape(x.shape[0], *[size // known if length == -1 else length for length in self.shape])
 
     def extra_repr(self) -> str:
         return ", ".join(map(str, self.shape))
