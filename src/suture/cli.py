@@ -43,8 +43,7 @@ def tree(
     from suture import select
 
     lm = _load(model)
-    shown = repr(lm) if pattern is None else repr(select(lm, pattern))
-    _console().print(shown, highlight=False, markup=False, soft_wrap=True)
+    _console().print(lm if pattern is None else select(lm, pattern))
 
 
 @app.command()

@@ -269,6 +269,14 @@ def test_rich_prints_plain_text_where_there_are_no_colours(model: sl.Chain) -> N
     assert coloured(model, terminal=False).splitlines() == lines(tree(model, width=60))
 
 
+def test_a_selection_is_printed_in_colours(model: sl.Chain) -> None:
+    selection = select(model, "embedding")
+    shown = coloured(selection)
+    assert "\x1b[1;35m▸ \x1b[0m" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines() == lines(repr(selection))
+    assert lines(repr(selection))[-1] == "1 of 51 layers selected"
+
+
 def test_repr_and_str_are_plain_text_on_a_terminal(model: sl.Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in repr(model) + str(model) + repr(drawing(model))

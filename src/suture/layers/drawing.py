@@ -47,10 +47,12 @@ class Drawing:
     └─ up: Linear(2 → 2)  6
     """
 
-    def __init__(self, lines: Sequence[Line], gutter: bool = False) -> None:
+    def __init__(self, lines: Sequence[Line], gutter: bool = False, footer: str = "") -> None:
         self.lines = list(lines)
         self.gutter = gutter
         """Whether there is a column for marks at the left."""
+        self.footer = footer
+        """What is said below the tree."""
 
     def text(self, width: int | None = None) -> str:
         """As plain text, at most `width` columns wide; by default as wide as the terminal."""
@@ -63,6 +65,8 @@ class Drawing:
         wanted = max(len(line.text) + len(line.note) + _room_for_count(line) for line in self.lines)
         for line in self.lines:
             yield _lay_out(line, margin, min(available, wanted))
+        if self.footer:
+            yield self.footer, []
 
     def __str__(self) -> str:
         return self.text()

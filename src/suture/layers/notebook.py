@@ -65,7 +65,8 @@ def html(drawing: Drawing) -> str:
     <div><b>up</b>: <span class="kind">Linear</span>(2 → 2)<span class="count">6</span></div></details></div>
     """
     body = "\n".join(_html(entry, _levels_open(drawing)) for entry in nested(drawing.lines))
-    return f'<div class="suture-tree"><style>\n{_STYLE}\n</style>{body}</div>'
+    footer = f"\n<div>{escape(drawing.footer)}</div>" if drawing.footer else ""
+    return f'<div class="suture-tree"><style>\n{_STYLE}\n</style>{body}{footer}</div>'
 
 
 def _levels_open(drawing: Drawing) -> int:

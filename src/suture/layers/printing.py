@@ -42,8 +42,10 @@ def tree(
     return drawing(model, depth, marked).text(width)
 
 
-def drawing(model: nn.Module, depth: int | None = None, marked: Collection[str] | None = None) -> Drawing:
-    """What `tree` prints, for whatever shows it: rich in colours, anything else as text."""
+def drawing(
+    model: nn.Module, depth: int | None = None, marked: Collection[str] | None = None, footer: str = ""
+) -> Drawing:
+    """What `tree` prints, with a line below it, for whatever shows it: rich in colours, anything else as text."""
     root = branches(model)
     if marked is not None:
         for branch in (root, *root.below()):
@@ -51,16 +53,16 @@ def drawing(model: nn.Module, depth: int | None = None, marked: Collection[str] 
         hide_unmarked(root)
     if depth is not None:
         _close_below(root, depth)
-    return draw(root, gutter=marked is not None)
+    return draw(root, gutter=marked is not None, footer=footer)
 
 
-def draw(root: Branch, gutter: bool) -> Drawing:
+def draw(root: Branch, gutter: bool, footer: str = "") -> Drawing:
     """The drawing of branches whose marks are set."""
     number_shapes(root, {})
     first = Line(
         root.title + _ellipsis(root), count=_summary(root) if root.column is None else root.column, mark=_mark(root)
     )
-    return Drawing([first, *_lines(root, "")], gutter)
+    return Drawing([first, *_lines(root, "")], gutter, footer)
 
 
 def excerpt(model: nn.Module, path: str, width: int | None = None) -> str:

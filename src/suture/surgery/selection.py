@@ -10,7 +10,9 @@ from torch import nn
 
 from suture.layers import printing
 from suture.layers.composite import Composite
+from suture.layers.drawing import Drawing
 from suture.layers.edit import Edit, insert, swap
+from suture.layers.notebook import html
 from suture.layers.recording import borrowing, recording
 from suture.surgery.adapter import Adapter
 from suture.surgery.criteria import Criteria, find
@@ -80,8 +82,15 @@ class Selection:
         return self._of(self.matches[index]) if isinstance(index, slice) else self.matches[index]
 
     def __repr__(self) -> str:
-        shown = printing.tree(self.survey.model, marked=frozenset(self.paths))
-        return f"{shown}\n{len(self)} of {len(self.survey.matches)} layers selected"
+        return str(self.__rich__())
+
+    def __rich__(self) -> Drawing:
+        """The tree with the matches marked, in colours where rich prints it."""
+        footer = f"{len(self)} of {len(self.survey.matches)} layers selected"
+        return printing.drawing(self.survey.model, marked=frozenset(self.paths), footer=footer)
+
+    def _repr_html_(self) -> str:
+        return html(self.__rich__())
 
     # Counting
 
