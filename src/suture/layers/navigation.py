@@ -166,15 +166,15 @@ class Navigation:
         if position == len(self):
             return self.append(layer, name)
         following = self.node.slot_at(position)
-        return self._insert_at(self.node.slots.index(following), layer, name)
+        return self._insert_at(self.node.position(following), layer, name)
 
     def insert_before(self, present: nn.Module, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` before the child `present`."""
-        return self._insert_at(self.node.slots.index(self.slot_of(present)), layer, name)
+        return self._insert_at(self.node.position(self.slot_of(present)), layer, name)
 
     def insert_after(self, present: nn.Module, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` after the child `present`."""
-        return self._insert_at(self.node.slots.index(self.slot_of(present)) + 1, layer, name)
+        return self._insert_at(self.node.position(self.slot_of(present)) + 1, layer, name)
 
     def append(self, layer: nn.Module, name: str | None = None) -> Edit:
         """Puts `layer` at the end."""

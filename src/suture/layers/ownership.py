@@ -55,6 +55,14 @@ def top_of(composite: Composite) -> Composite:
     return top
 
 
+def root_of(composite: Composite) -> Composite:
+    """The outermost composite around this one that calls it."""
+    root = composite
+    while (parent := root.node.parent) is not None:
+        root = parent
+    return root
+
+
 def stem_of(composite: Composite) -> Composite:
     """The outermost composite of the tree that this one is in, or was taken out of."""
     stem = top_of(composite)

@@ -74,6 +74,23 @@ def _new_parts(layer: nn.Module, kept: set[int]) -> Iterator[nn.Module]:
 
 def _first_floating(layer: nn.Module) -> Tensor | None:
     """A parameter near by: the search is bounded, so that an edit does not cost the size of the model."""
-    near = itertools.islice(layer.modules(), _NEAR)
-    tensors = (tensor for module in near for tensor in module.parameters(recurse=False))
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    for module in itertools.islice(_modules(layer), _NEAR):
+        # Past torch's generators, which cost more than all else in an edit.
+        parameters: dict[str, Tensor | None] = vars(module)["_parameters"]
+        for tensor in parameters.values():
+            if tensor is not None and tensor.is_floating_point():
+                return tensor
+    return None
+
+
+def _modules(layer: nn.Module) -> Iterator[nn.Module]:
+    """The layer and all that it owns, without going through the children of a wide one to find the first."""
+    yield layer
+    waiting: list[Iterator[nn.Module | None]] = [iter(vars(layer)["_modules"].values())]
+    while waiting:
+        module = next(waiting[-1], layer)
+        if module is layer:
+            waiting.pop()
+        elif module is not None:
+            yield module
+            waiting.append(iter(vars(module)["_modules"].values()))

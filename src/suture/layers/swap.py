@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from suture.layers.node import Slot, node_of
-from suture.layers.ownership import count_in, count_out, home_of, make_root, path_of, taken_out, top_of, wired_sites
+from suture.layers.ownership import (
+    count_in,
+    count_out,
+    home_of,
+    make_root,
+    path_of,
+    root_of,
+    taken_out,
+    top_of,
+    wired_sites,
+)
 from suture.layers.placing import fit, place_of
 from suture.layers.recording import EditError, Recording
 
@@ -205,21 +215,23 @@ class Swap:
         self.new_name = name
         self.gives_name = node.is_new(name)
 
-    def _count_in(self, record: Recording, composite: Composite, slot: Slot) -> None:
-        """Counts a slot in; refused where what stands in it is owned in another tree."""
-        home = home_of(composite, slot)
+    def _count_in(self, record: Recording, composite: Composite, slot: Slot, *, returns: bool = False) -> None:
+        """Counts a slot in. What is owned in another tree is refused, but where it can return there with its tree."""
+        home, root = home_of(composite, slot), root_of(self.composite)
         if slot.layer is None or slot.used:
             return
-        here, there = top_of(self.composite), top_of(home)
         # A new layer is in the tree when it has its name there, which it gets after what it holds.
-        if there is not here and there is not self.new:
-            removal = next((swap for top in (here, there) if (swap := _removal_of(top)) is not None), None)
+        if (around := top_of(home)) is root or around is self.new:
+            count_in(record, composite, slot)
+            return
+        removal = _removal_of(root)
+        if removal is None or not returns:
+            removal = removal or _removal_of(around)
             raise EditError(
                 f"The {type(slot.layer).__name__} in {type(composite).__name__} is owned in another tree, as "
-                f"{path_of(home, slot.name)!r} of a {type(there).__name__}. "
+                f"{path_of(home, slot.name)!r} of a {type(around).__name__}. "
                 + (f"Undo {removal} first." if removal is not None else "Put in a copy: copy.deepcopy(layer).")
             )
-        count_in(record, composite, slot)
 
     @property
     def _shell_holes(self) -> list[Hole]:
@@ -265,7 +277,7 @@ class Swap:
                 if change.number not in hole.own_changes:
                     record.relocate(change, *(hole.origin or (composite, slot)))
         for site in [(composite, slot), *(hole.origin for hole in self.holes if hole.origin is not None), *entering]:
-            self._count_in(record, *site)
+            self._count_in(record, *site, returns=True)
         node = node_of(new)
         if node is not None and not self.hoists:
             if node.uses:
