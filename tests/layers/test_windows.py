@@ -52,8 +52,10 @@ def in_pieces(
     cache = cache or backbone.init_cache(batch=tokens.shape[0], length=tokens.shape[1])
     ends = list(itertools.accumulate(sizes))
     spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    masks = [{} if real is None else {"padding_mask": real[:, at]} for at in spans]
-    return torch.cat([backbone(tokens[:, at], cache=cache, **mask) for at, mask in zip(spans, masks, strict=True)], 1)
+    masks = [None if real is None else real[:, at] for at in spans]
+    return torch.cat(
+        [backbone(tokens[:, at], padding_mask=mask, cache=cache) for at, mask in zip(spans, masks, strict=True)], dim=1
+    )
 
 
 def close(result: Tensor, expected: Tensor) -> None:

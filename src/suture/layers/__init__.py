@@ -7,9 +7,9 @@ child's arguments, anything else is one argument.
 * Side by side: `Parallel`, `Distribute`, `Sum`, `Product`, `Matmul`, `Concatenate`.
 * Arguments and context: `Identity`, `GetArg`, `Lambda`, `UseContext`, `SetContext`; for reads, `Read`, `Derived`.
 * Attention: `SelfAttention`, `CrossAttention`, `Attention`; of `SplitHeads`, `MergeHeads`, `KVCache`,
-  `ScaledDotProductAttention`.
+  `ScaledDotProductAttention`, `SoftCappedAttention`.
 * Positions: `LearnedPositions`, `SinusoidalPositions`, `Rotary`, `ALiBi`.
-* Feed-forward: `FeedForward`, `GatedFeedForward`, `MultiLinear`.
+* Feed-forward: `FeedForward`, `GatedFeedForward`, `MultiLinear`; `SoftCap`.
 * Shapes and casts: `Reshape`, `Flatten`, `Unflatten`, `Transpose`, `Permute`, `Squeeze`, `Unsqueeze`, `Slicing`,
   `Interpolate`, `ToDtype`, `ToDevice`.
 * torch's own, under torch's names: `Linear`, `Embedding`, `RMSNorm`, `Conv2d`, `Dropout`, `SiLU`, ...
@@ -48,6 +48,7 @@ from suture.layers.positions import LearnedPositions, SinusoidalPositions
 from suture.layers.rotary import LinearScaling, Llama3Scaling, Rotary
 from suture.layers.shapes import Flatten, Permute, Reshape, Slicing, Squeeze, Transpose, Unflatten, Unsqueeze
 from suture.layers.slots import StateSlot
+from suture.layers.soft_cap import SoftCap, SoftCappedAttention
 from suture.layers.torch_layers import *  # noqa: F403
 
 __all__ = [
@@ -91,6 +92,8 @@ __all__ = [
     "SetContext",
     "SinusoidalPositions",
     "Slicing",
+    "SoftCap",
+    "SoftCappedAttention",
     "SplitHeads",
     "Squeeze",
     "Stack",
