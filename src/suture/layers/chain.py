@@ -35,6 +35,8 @@ class Chain(Composite):
 
     def forward(self, *args: Any, context: Context | None = None) -> Any:
         context = Context() if context is None else context
+        if context.interceptor is not None:
+            return self._run_slots(args, context)
         result: Any = args[0] if len(args) == 1 else args
         slot = None
         try:
@@ -50,6 +52,14 @@ class Chain(Composite):
             if slot is not None:
                 locate(error, self, slot, args)
             raise
+        return result  # pyright: ignore[reportUnknownVariableType]
+
+    def _run_slots(self, args: tuple[Any, ...], context: Context) -> Any:
+        """The same while something stands in for the calls: slower, and out of the way of those that are fast."""
+        result: Any = args[0] if len(args) == 1 else args
+        for slot in self.node.filled():
+            result = self.call_slot(slot, args, context)
+            args = result if isinstance(result, tuple) else (result,)  # pyright: ignore[reportUnknownVariableType]
         return result  # pyright: ignore[reportUnknownVariableType]
 
 

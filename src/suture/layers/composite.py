@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Declaration, Entries, Read
+from suture.layers.description import Held
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
 from suture.layers.navigation import Navigation, checked
@@ -210,6 +211,7 @@ class Composite(Navigation, nn.Module):
         for layer in everything_in(copied):
             if (node := node_of(layer)) is not None:
                 node.shares_leaves = True
+        copied.node.copy_of = (Held(self), self.node.version)
         return copied
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
@@ -225,6 +227,7 @@ class Composite(Navigation, nn.Module):
         if inside is None:
             del memo[_COPYING], memo[_WHOLE]
             count_anew(copied)
+            _prepare(copied)
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
@@ -300,3 +303,11 @@ class Composite(Navigation, nn.Module):
         from suture.layers.printing import drawing
 
         return treescope_part(drawing(self))
+
+
+def _prepare(copied: Composite) -> None:
+    """Finds how everything in a copy is called, now that all of it is there: compiled code could not."""
+    for layer in everything_in(copied):
+        node = node_of(layer)
+        for slot in node.filled() if node is not None else ():
+            slot.prepare()

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
+
+from suture.layers.symbolic import step
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+    from suture.layers.node import Slot
+
+    Interceptor = Callable[[Composite, Slot, tuple[Any, ...], "Context"], Any]
 
 
 class _Required:
@@ -166,7 +174,7 @@ class Context:
     (2.0, None)
     """
 
-    __slots__ = ("_derived", "_entries", "_written", "_written_through", "in_call")
+    __slots__ = ("_derived", "_entries", "_written", "_written_through", "in_call", "interceptor")
 
     def __init__(self, entries: Entries | None = None, written_through: Context | None = None) -> None:
         self._entries: dict[str, dict[str, Any]] = {scope: dict(keys) for scope, keys in (entries or {}).items()}
@@ -174,6 +182,8 @@ class Context:
         self._derived: dict[str, tuple[Derived, Any]] = {}
         self._written_through = written_through
         self.in_call = False
+        self.interceptor: Interceptor | None = None
+        """What the composites of this call hand the calls of their children to."""
 
     @property
     def given(self) -> Entries:
@@ -187,7 +197,7 @@ class Context:
         """A context that begins with what this one holds now; neither sees what becomes of the other."""
         fork = Context(self.given)
         fork._derived = dict(self._derived)
-        fork.in_call = True
+        fork.in_call, fork.interceptor = True, self.interceptor
         return fork
 
     def join(self, fork: Context) -> None:
@@ -224,7 +234,7 @@ class Context:
         if isinstance(read, Derived):
             if read.token not in self._derived:
                 values = {name: self.read(inner) for name, inner in read.reads.items()}
-                self._derived[read.token] = (read, read.function(**values, **read.parameters))
+                self._derived[read.token] = (read, step(read.function, **values, **read.parameters))
             return self._derived[read.token][1]
         for entries in (self._written, self._entries):
             keys = entries.get(read.scope)

@@ -13,15 +13,18 @@ import re
 import weakref
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from types import MethodType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from suture.layers.context import HANDED_ON, Context, Derived, Read, as_read
+from suture.layers.symbolic import call_module, inner_call
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
+    from suture.layers.description import Held
+    from suture.layers.history import History
     from suture.layers.swap import Swap
 
 _versions = itertools.count(1)
@@ -65,24 +68,33 @@ class Slot:
         self.call, self.reads, self.plain = None, None, False
         if node_of(layer) is not None:
             # A composite inside a tree is called past the override that serves the outermost one.
-            self.call = MethodType(nn.Module.__call__, layer)
+            self.call = partial(call_module, layer)
         elif layer is not None:
-            self.call = layer.__call__
+            self.call = inner_call(layer)
             declared: dict[str, Any] = getattr(layer, "reads", {})
             self.reads = tuple((keyword, as_read(read)) for keyword, read in declared.items())
-            self.plain = not self.reads and not self.handed_on
+            self.plain = len(self.reads) == 0 and not self.handed_on
         return self.call
 
     def invoke(self, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer as it wants to be called."""
-        call = self.call or self.prepare()
+        call: Any = self.call or self.prepare()
+        if self.reads is None and not self.handed_on:
+            return call(*args, context=context)
+        args, keywords = self.arguments(args, context)
+        return call(*args, **keywords)
+
+    def arguments(self, args: tuple[Any, ...], context: Context) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the layer is called with, where it is given `args`."""
+        if self.call is None:
+            self.prepare()
         keywords: dict[str, Any] = {}
         if self.handed_on:
             further, keywords = context.read(HANDED_ON)
             args = (*args, *further)
         if self.reads is None:
-            return call(*args, context=context)
-        return call(*args, **keywords, **{keyword: context.read(read) for keyword, read in self.reads})
+            return args, {"context": context}
+        return args, {**keywords, **{keyword: context.read(read) for keyword, read in self.reads}}
 
     @property
     def swaps(self) -> list[Swap]:
@@ -121,6 +133,12 @@ class Node:
         self.removal: weakref.ref[Swap] | None = None
         """The swap that took it out, until it returns."""
         self.cached: tuple[int, Any] | None = None
+        self.history: History | None = None
+        """What was done to the tree of which this is the root."""
+        self.edits = 0
+        """How many edits stand that were made here or in what is owned here."""
+        self.copy_of: tuple[Held, int] | None = None
+        """Of what, and of which version of it, this is a structural copy."""
         self.path_around = ""
         """The path of the plain module that this composite stands in, where that is known."""
         self.hands_on_to: str | None = None
@@ -164,7 +182,7 @@ class Node:
         # A home that nothing calls any more is found again by what returns to it.
         waiting = self.owner is None and (self.taken_apart or self.parent is not None)
         links: dict[str, Any] = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
-        derived: dict[str, Any] = {"cached": None, "_positions": None, "_filled": None, "_left": None}
+        derived: dict[str, Any] = {"cached": None, "copy_of": None, "_positions": None, "_filled": None, "_left": None}
         return self.__dict__ | {"removals": removals, "removal": removal} | derived | links
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from suture.layers.symbolic import SymbolicCall
 
 
-class OfOneTensor(nn.Module):
+class OfOneTensor(SymbolicCall):
     """A layer that is called with one tensor and gives one tensor."""
 
     if TYPE_CHECKING:
@@ -15,7 +17,7 @@ class OfOneTensor(nn.Module):
         def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
-class OfTwoTensors(nn.Module):
+class OfTwoTensors(SymbolicCall):
     """A layer that is called with two tensors and gives one tensor."""
 
     if TYPE_CHECKING:

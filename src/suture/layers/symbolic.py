@@ -1,0 +1,53 @@
+"""Values that stand for results while a graph is made, as far as layers need to know of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, cast
+
+from torch import nn
+
+call_module: Callable[..., Any] = nn.Module.__call__
+"""torch's own call of a module, whatever is looking on at the moment."""
+
+
+class Symbolic(ABC):
+    """A value of a graph that is being made. What is called with one becomes a part of that graph."""
+
+    @abstractmethod
+    def call(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of calling `target`, a layer or a function, as a symbolic value, or a structure of such."""
+
+
+class SymbolicCall(nn.Module):
+    """A layer that can be called with symbolic values by itself; inside a tree, the tree sees to that."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = symbolic_in((*args, *kwargs.values()))
+        return call_module(self, *args, **kwargs) if value is None else value.call(self, args, kwargs)
+
+
+def symbolic_in(values: Iterable[Any]) -> Symbolic | None:
+    """A symbolic value among `values`, or in the tuples, lists and dictionaries among them."""
+    for value in values:
+        if isinstance(value, Symbolic):
+            return value
+        if isinstance(value, tuple | list | dict):
+            inner = cast("Any", value.values() if isinstance(value, dict) else value)
+            if (found := symbolic_in(inner)) is not None:
+                return found
+    return None
+
+
+def step(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function; with symbolic values it is one step of the graph, whatever it does."""
+    value = symbolic_in((*args, *kwargs.values()))
+    return function(*args, **kwargs) if value is None else value.call(function, args, kwargs)
+
+
+def inner_call(layer: nn.Module) -> Callable[..., Any]:
+    """What a tree calls for one of its leaves: past what is there for calls from outside."""
+    own = type(layer).__call__
+    return partial(call_module, layer) if own in (call_module, SymbolicCall.__call__) else layer.__call__
