@@ -49,7 +49,8 @@ format: $(DEVELOPMENT)
 	$(BIN)/ruff format
 
 benchmark: $(DEVELOPMENT)
-	$(BIN)/python -m benchmarks.call
+	$(BIN)/python -m benchmarks.composition
+	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.decode
 
