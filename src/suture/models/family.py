@@ -5,11 +5,12 @@ A family is one page (`llama.py`); this is what such a page fills in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from suture import layers as sl
+from torch import nn
+
 from suture.models.backbone import Backbone
 from suture.weights.checkpoint import Checkpoint
 from suture.weights.names import NameTable
@@ -54,6 +55,11 @@ class DecoderConfig(Protocol):
         ...
 
 
+def with_as_many_blocks(config: Any, blocks: Sequence[nn.Module]) -> Any:
+    """The configuration of a model of these blocks, where all blocks of a family are alike."""
+    return replace(config, num_blocks=len(blocks))
+
+
 @dataclass(frozen=True)
 class Family:
     """One family of decoders.
@@ -64,8 +70,10 @@ class Family:
         gguf_architectures: Those of GGUF files that it is.
         read: The configuration of a checkpoint; an unknown field that may change the numbers is refused by name.
         write: The content of `config.json` for a configuration.
-        build: The tree, without its weights where it is made on the meta device: a backbone and a head.
+        build: The tree, without its weights where it is made on the meta device: a backbone and a head. The head is a
+            linear layer, or a chain that begins with one, `projection`.
         names: The name table of a format.
+        with_blocks: The configuration of a model that has become one of these blocks, in the order of calling.
     """
 
     name: str
@@ -73,5 +81,6 @@ class Family:
     gguf_architectures: tuple[str, ...]
     read: Callable[[Checkpoint], DecoderConfig]
     write: Callable[[Any], Mapping[str, object]]
-    build: Callable[[Any], tuple[Backbone, sl.Linear]]
+    build: Callable[[Any], tuple[Backbone, nn.Module]]
     names: Callable[[Any, Literal["transformers", "gguf"]], NameTable]
+    with_blocks: Callable[[Any, Sequence[nn.Module]], Any] = with_as_many_blocks

@@ -51,6 +51,8 @@ def standings(backbone: nn.Module, head: nn.Module) -> Iterator[Standing]:
             key = f"{BLOCKS}.{number}{path[len(block) :]}"
         yield Standing(f"backbone.{key}", f"backbone.{path}", place.layer)
     yield Standing("head", "head", head)
+    for place in head.places() if isinstance(head, sl.Composite) else ():
+        yield Standing(f"head.{place.path}", f"head.{place.path}", place.layer)
 
 
 def unlike(model: tuple[nn.Module, nn.Module], reference: tuple[nn.Module, nn.Module]) -> list[str]:

@@ -15,6 +15,7 @@ from suture import layers as sl
 from suture.layers.rotary import RotaryScaling
 from suture.models.backbone import Backbone, TokenEmbedding
 from suture.models.block import TransformerBlock
+from suture.models.block_names import BLOCK, TRANSFORMERS_IGNORED, gguf_rules, transformers_rules
 from suture.models.family import BOOKKEEPING, Family
 from suture.models.rotary_settings import GGUF_FACTORS, read_gguf_rotary, read_rotary, write_rotary
 from suture.weights.checkpoint import Checkpoint, CheckpointError
@@ -101,37 +102,18 @@ def names(config: LlamaConfig, format: Literal["transformers", "gguf"]) -> NameT
     if format == "transformers":
         return NameTable(
             (
-                Rule("model.embed_tokens", "backbone.embedding"),
-                Rule("model.layers.#.input_layernorm", "backbone.blocks.#.attention.norm"),
-                Rule("model.layers.#.self_attn.q_proj", "backbone.blocks.#.attention.heads.projections.query"),
-                Rule("model.layers.#.self_attn.k_proj", "backbone.blocks.#.attention.heads.projections.key"),
-                Rule("model.layers.#.self_attn.v_proj", "backbone.blocks.#.attention.heads.projections.value"),
-                Rule("model.layers.#.self_attn.o_proj", "backbone.blocks.#.attention.heads.output"),
-                Rule("model.layers.#.post_attention_layernorm", "backbone.blocks.#.feedforward.norm"),
-                Rule("model.layers.#.mlp.gate_proj", "backbone.blocks.#.feedforward.gated.branches.gated.gate"),
-                Rule("model.layers.#.mlp.up_proj", "backbone.blocks.#.feedforward.gated.branches.up"),
-                Rule("model.layers.#.mlp.down_proj", "backbone.blocks.#.feedforward.gated.down"),
-                Rule("model.norm", "backbone.norm"),
-                Rule("lm_head", "head"),
+                *transformers_rules(),
+                Rule("model.layers.#.input_layernorm", f"{BLOCK}.attention.norm"),
+                Rule("model.layers.#.post_attention_layernorm", f"{BLOCK}.feedforward.norm"),
             ),
-            # Old checkpoints carry the frequencies that the configuration already says.
-            ignored=("model.layers.#.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+            ignored=TRANSFORMERS_IGNORED,
         )
-    pairs = paired_rows(config.head_dim)
     return NameTable(
         (
-            Rule("token_embd", "backbone.embedding"),
-            Rule("blk.#.attn_norm", "backbone.blocks.#.attention.norm"),
-            Rule("blk.#.attn_q", "backbone.blocks.#.attention.heads.projections.query", pairs),
-            Rule("blk.#.attn_k", "backbone.blocks.#.attention.heads.projections.key", pairs),
-            Rule("blk.#.attn_v", "backbone.blocks.#.attention.heads.projections.value"),
-            Rule("blk.#.attn_output", "backbone.blocks.#.attention.heads.output"),
-            Rule("blk.#.ffn_norm", "backbone.blocks.#.feedforward.norm"),
-            Rule("blk.#.ffn_gate", "backbone.blocks.#.feedforward.gated.branches.gated.gate"),
-            Rule("blk.#.ffn_up", "backbone.blocks.#.feedforward.gated.branches.up"),
-            Rule("blk.#.ffn_down", "backbone.blocks.#.feedforward.gated.down"),
+            *gguf_rules(query_and_key=paired_rows(config.head_dim)),
+            Rule("blk.#.attn_norm", f"{BLOCK}.attention.norm"),
+            Rule("blk.#.ffn_norm", f"{BLOCK}.feedforward.norm"),
             Rule("output_norm", "backbone.norm"),
-            Rule("output", "head"),
         ),
         ignored=(GGUF_FACTORS,),  # read with the configuration, as the rotary scaling
     )

@@ -51,12 +51,13 @@ class LoadedModel:
 
     Attributes:
         backbone: Token ids (B, T) to hidden states (B, T, D).
-        head: Hidden states to logits (B, T, V); its weight is the embedding's where the checkpoint ties them.
+        head: Hidden states to logits (B, T, V): a linear layer, or a chain that begins with one, `projection`. Its
+            weight is the embedding's where the checkpoint ties them.
         description: The rest.
     """
 
     backbone: Backbone
-    head: sl.Linear
+    head: nn.Module
     description: Description
 
 
@@ -171,13 +172,11 @@ def _config_of(backbone: nn.Module, head: nn.Module, description: Description) -
         raise CheckpointError(
             f"The backbone is not that of a {description.family.name}, so it was not saved as one: {error.args[0]}"
         ) from error
-    config: Any = description.config
-    return replace(
-        config,
-        num_blocks=sum(isinstance(layer, TransformerBlock) for layer in blocks),
-        vocabulary_size=embedding.weight.shape[0],
-        tied=getattr(head, "weight", None) is embedding.weight,
+    config: Any = description.family.with_blocks(
+        description.config, [layer for layer in blocks if isinstance(layer, TransformerBlock)]
     )
+    tied = any(parameter is embedding.weight for parameter in head.parameters())
+    return replace(config, vocabulary_size=embedding.weight.shape[0], tied=tied)
 
 
 def _stored_tensors(
@@ -186,7 +185,8 @@ def _stored_tensors(
     table = family.names(config, "transformers")
     own: dict[str, torch.Tensor] = {}
     for standing in standings(backbone, head):
-        if not isinstance(standing.layer, sl.Composite) and not (standing.key == "head" and config.tied):
+        in_tied_head = config.tied and standing.key.partition(".")[0] == "head"
+        if not isinstance(standing.layer, sl.Composite) and not in_tied_head:
             own |= {f"{standing.key}.{name}": tensor for name, tensor in standing.layer.state_dict().items()}
     tensors: dict[str, torch.Tensor] = {}
     for key in own:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from suture.models.family import Family
+from suture.models.gemma import GEMMA
+from suture.models.gemma2 import GEMMA2
+from suture.models.gemma3 import GEMMA3
+from suture.models.gpt2 import GPT2
 from suture.models.llama import LLAMA
 from suture.weights.checkpoint import Checkpoint, CheckpointError
 
-FAMILIES: tuple[Family, ...] = (LLAMA,)
+FAMILIES: tuple[Family, ...] = (GEMMA, GEMMA2, GEMMA3, GPT2, LLAMA)
 
 
 def family_of(checkpoint: Checkpoint) -> Family:

@@ -13,6 +13,8 @@ from suture.weights.checkpoint import Checkpoint, CheckpointError
 from suture.weights.fields import Fields
 
 DEFAULT_BASE = 10_000.0
+GLOBAL_BASE = 1_000_000.0
+"""Of full attention, where sliding attention has a base of its own."""
 GGUF_FACTORS = "rope_freqs.weight"
 
 
@@ -29,6 +31,38 @@ def read_rotary(fields: Fields, max_positions: int) -> tuple[float, RotaryScalin
     settings = fields.nested("rope_parameters") or fields.nested("rope_scaling")
     fields.only("rope_scaling")
     fields.only("partial_rotary_factor", 1.0)
+    return _read_settings(settings, base, max_positions)
+
+
+def read_rotary_of_two_kinds(
+    fields: Fields, max_positions: int
+) -> tuple[tuple[float, RotaryScaling | None], tuple[float, RotaryScaling | None]]:
+    """Base and scaling of full attention, then those of sliding attention, as a `config.json` of Gemma 3 says them.
+
+    Raises:
+        CheckpointError: As `read_rotary`.
+
+    >>> old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    >>> read_rotary_of_two_kinds(Fields(old, "here"), 64)
+    ((1000000.0, LinearScaling(factor=8.0)), (10000.0, None))
+    >>> new = {"full_attention": {"rope_theta": 500.0}, "sliding_attention": {"rope_theta": 100.0}}
+    >>> read_rotary_of_two_kinds(Fields({"rope_parameters": new}, "here"), 64)
+    ((500.0, None), (100.0, None))
+    """
+    full_base = fields.number("rope_theta", GLOBAL_BASE)
+    sliding_base = fields.number("rope_local_base_freq", DEFAULT_BASE)
+    of_full, of_sliding = fields.nested("rope_scaling"), None
+    if (settings := fields.nested("rope_parameters")) is not None:
+        of_full = settings.nested("full_attention") or of_full
+        of_sliding = settings.nested("sliding_attention")
+        settings.finish()
+    return (
+        _read_settings(of_full, full_base, max_positions),
+        _read_settings(of_sliding, sliding_base, max_positions),
+    )
+
+
+def _read_settings(settings: Fields | None, base: float, max_positions: int) -> tuple[float, RotaryScaling | None]:
     if settings is None:
         return base, None
     base = settings.number("rope_theta", base)

@@ -56,6 +56,15 @@ class Fields:
             raise self._wrong(name, value, "a number above 0")
         return float(value)
 
+    def optional_number(self, name: str, default: float | None) -> float | None:
+        """A number above zero, None where the field is null; where there is no such field, the default."""
+        if name not in self._left:
+            return default
+        if self._left[name] is None:
+            self.take(name)
+            return None
+        return self.number(name)
+
     def flag(self, name: str, default: bool) -> bool:
         """A truth value."""
         value = self._value(name, default)
