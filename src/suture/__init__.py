@@ -8,10 +8,12 @@ from suture.layers.calls import open_block as context
 from suture.layers.check import check
 from suture.layers.context import Context
 from suture.layers.diff import diff
+from suture.layers.description import register
 from suture.layers.edit import Edit, editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
 from suture.surgery.group import AdapterGroup
+from suture.surgery.recipe import Recipe, RecipeError, recipe
 from suture.surgery.selection import Selection, select
 from suture.surgery.survey import SelectionError
 from suture.weights.model_folder import load, save
@@ -26,6 +28,8 @@ __all__ = [
     "ControlVector",
     "Edit",
     "EditError",
+    "Recipe",
+    "RecipeError",
     "Selection",
     "SelectionError",
     "__version__",
@@ -34,6 +38,8 @@ __all__ = [
     "diff",
     "editing",
     "load",
+    "recipe",
+    "register",
     "save",
     "select",
 ]

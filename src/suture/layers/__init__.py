@@ -40,6 +40,7 @@ from suture.layers.chain import (
 from suture.layers.checkpoint import Checkpoint
 from suture.layers.composite import Composite
 from suture.layers.context import REQUIRED, Context, Derived, MissingContextError, Read
+from suture.layers.description import register_own
 from suture.layers.feedforward import FeedForward, GatedFeedForward, MultiLinear
 from suture.layers.heads import MergeHeads, SplitHeads
 from suture.layers.interpolate import Interpolate
@@ -108,3 +109,6 @@ __all__ = [
     "one_call",
 ]
 __all__ += torch_layers.__all__
+
+for _name in __all__:
+    register_own(globals()[_name])

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from suture.layers.history import note, take_back
 from suture.layers.node import Slot, node_of
 from suture.layers.recording import EditError, Recording, recording
 from suture.layers.swap import Swap
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
+
+_SHOWN = 3
+"""How many of the changes of an edit its `repr` names."""
 
 
 class Edit:
@@ -38,8 +42,10 @@ class Edit:
         undo_swaps(self.swaps)
 
     def __repr__(self) -> str:
-        state = "" if any(swap.live for swap in self.swaps) else " (undone)"
-        return f"Edit({'; '.join(map(str, self.swaps)) or 'nothing'}){state}"
+        state = " (undone)" if self.swaps and not any(swap.live for swap in self.swaps) else ""
+        count = len(self.swaps)
+        shown = [*map(str, self.swaps[:_SHOWN]), *(["..."] if count > _SHOWN else [])]
+        return f"Edit({f'{count} changes: ' if count > 1 else ''}{'; '.join(shown) or 'nothing'}){state}"
 
 
 @contextmanager
@@ -75,7 +81,8 @@ def swap(composite: Composite, slot: Slot, new: nn.Module | None, name: str | No
         if _cancels(record, composite, slot.layer, new):
             return Edit([])
         change = Swap(composite, slot, new, record.author)
-        change.make(record, name)
+        change.make(record, record.given_name() or name)
+        note(record, change)
     return Edit([change])
 
 
@@ -96,6 +103,7 @@ def undo_swaps(swaps: list[Swap]) -> None:
         for change in reversed(swaps):
             if change.live:
                 change.take_back(record, together)
+                take_back(record, change)
                 change.composite.settle(record)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -27,8 +27,14 @@ class Recording:
     def __init__(self, author: object, cancels: list[Swap]) -> None:
         self.author = author
         self.cancels = cancels
+        self.names: Iterator[str | None] | None = None
+        """The names that the layers put in get, one for each swap, where edits are done again."""
         self.swaps: list[Swap] = []
         self.inverses: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def given_name(self) -> str | None:
+        """The name for the next layer that is put in, if it is given."""
+        return next(self.names, None) if self.names is not None else None
 
     def on_rollback(self, function: Callable[..., object], *args: Any) -> None:
         """Has a function called should this be taken back."""
@@ -115,13 +121,9 @@ class Recording:
             self.set(moving, "slot", slot)
 
 
-class _Open(threading.local):
-    def __init__(self) -> None:
-        self.recordings: list[Recording] = []
-        self.borrowing = 0
-
-
-_open = _Open()
+# Of a thread or task each: what one of them records is not undone by a failure in another.
+_innermost: ContextVar[Recording | None] = ContextVar("the recording that is open", default=None)
+_borrows: ContextVar[bool] = ContextVar("whether a composite may be put in a second one", default=False)
 
 
 @contextmanager
@@ -131,19 +133,20 @@ def recording(author: object = None, cancels: list[Swap] | None = None) -> Gener
     `author` is who is named when one of them is in the way of another. An edit that takes back one of `cancels` undoes
     that one instead of being made.
     """
-    outer = _open.recordings[-1] if _open.recordings else None
+    outer = _innermost.get()
     if outer is not None:
         author = author if author is not None else outer.author
         cancels = cancels if cancels is not None else outer.cancels
     record = Recording(author, cancels or [])
-    _open.recordings.append(record)
+    record.names = outer.names if outer is not None else None
+    token = _innermost.set(record)
     try:
         yield record
     except BaseException:
         record.rollback()
         raise
     finally:
-        _open.recordings.pop()
+        _innermost.reset(token)
     if outer is not None:
         outer.swaps += record.swaps
         outer.inverses += record.inverses
@@ -151,20 +154,27 @@ def recording(author: object = None, cancels: list[Swap] | None = None) -> Gener
 
 def on_rollback(function: Callable[..., object], *args: Any) -> None:
     """Has a function called should the edits that are being recorded be taken back."""
-    if _open.recordings:
-        _open.recordings[-1].on_rollback(function, *args)
+    record = _innermost.get()
+    if record is not None:
+        record.on_rollback(function, *args)
+
+
+def current_author() -> object:
+    """Who makes the edits that are being recorded now; None for nobody in particular."""
+    record = _innermost.get()
+    return record.author if record is not None else None
 
 
 @contextmanager
 def borrowing() -> Generator[None]:
     """Allows a composite that has a parent to be put in a new composite, on the way into an edit."""
-    _open.borrowing += 1
+    token = _borrows.set(True)
     try:
         yield
     finally:
-        _open.borrowing -= 1
+        _borrows.reset(token)
 
 
 def may_borrow() -> bool:
     """Whether a composite that has a parent may be put in a new one now."""
-    return _open.borrowing > 0
+    return _borrows.get()

@@ -16,10 +16,11 @@ from suture.layers import edit
 from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
 from suture.layers.mount import caller_in
+from suture.layers.history import note_adapter
 from suture.layers.navigation import checked
 from suture.layers.node import Slot
 from suture.layers.ownership import home_of, wired_sites
-from suture.layers.recording import EditError, borrowing, on_rollback, recording
+from suture.layers.recording import EditError, borrowing, current_author, on_rollback, recording
 from suture.layers.swap import Swap
 from suture.surgery.last_place import LastPlace
 
@@ -92,7 +93,7 @@ class Adapter(Generic[T]):
             for match in cls.targets_in(model, *criteria):
                 try:
                     adapter = cast("Any", cls)(match.layer, **arguments)
-                    adapter.inject_at(*match.open())
+                    adapter.inject_at(*match.open(), match.path)
                 except Exception as error:
                     error.add_note(f"This was for the {type(match.layer).__name__} at {match.path!r}.")
                     raise
@@ -165,17 +166,22 @@ class Adapter(Generic[T]):
                 composite, slot = self._place(parent)
                 if slot.layer is not target:
                     self.take_as_target(cast("nn.Module", slot.layer))
-                self.__dict__["_last_place"] = LastPlace(home_of(composite, slot), slot.name)
+                self.__dict__["_last_place"] = LastPlace(
+                    home_of(composite, slot), slot.name, self.__dict__.get("_place_told", (None, ""))[1]
+                )
                 edit.swap(composite, slot, cast("nn.Module", self))
         return self
 
-    def inject_at(self, parent: Composite, slot: Slot) -> Self:
-        """`inject` at one of several places at which `parent` calls the target."""
-        self.__dict__["_slot"] = slot
+    def inject_at(self, parent: Composite, slot: Slot, path: str = "") -> Self:
+        """`inject` at one of several places at which `parent` calls the target.
+
+        `path` is that of the place, where the tree of `parent` stands in a plain module and does not know it.
+        """
+        self.__dict__["_place_told"] = (slot, path)
         try:
             self.inject(parent)
         finally:
-            del self.__dict__["_slot"]
+            del self.__dict__["_place_told"]
         return self
 
     def take_as_target(self, layer: nn.Module) -> None:
@@ -208,9 +214,12 @@ class Adapter(Generic[T]):
         if self.is_injected:
             raise EditError(f"{name} is injected already. Eject it first; another place needs another {name}.")
         _ = self.target
+        is_part = current_author() is not None
         with recording(author=self) as record, self._working(), borrowing():
             yield
             self._set_injected(list(record.swaps))
+            if not is_part:
+                note_adapter(record, cast("nn.Module", self), self.target, list(record.swaps))
 
     @contextmanager
     def ejecting(self) -> Generator[None]:
@@ -242,7 +251,7 @@ class Adapter(Generic[T]):
         if parent is None:
             return self._place_before()
         composite = parent if isinstance(parent, Composite) else caller_in(parent, target)
-        slot: Slot | None = self.__dict__.get("_slot")
+        slot: Slot | None = self.__dict__.get("_place_told", (None, ""))[0]
         if slot is None:
             # An edit that can still be undone may have put another layer there for the target.
             slots = composite.node.slots_of(target) or [
