@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -11,9 +13,12 @@ from suture.layers import torch_layers
 @pytest.mark.parametrize("name", torch_layers.__all__)
 def test_each_is_a_subclass_of_torchs_layer_of_that_name(name: str) -> None:
     ours: type[nn.Module] = getattr(sl, name)
-    assert issubclass(ours, getattr(nn, name))
+    theirs: type[nn.Module] = getattr(nn, name)
+    assert issubclass(ours, theirs)
     assert ours.__name__ == name
-    assert set(vars(ours)) <= {"__module__", "__doc__", "__firstlineno__", "__static_attributes__"}
+    # It adds nothing; but what it is made with may be noted by a constructor around torch's.
+    assert set(vars(ours)) <= {"__module__", "__doc__", "__init__", "__firstlineno__", "__static_attributes__"}
+    assert inspect.signature(ours) == inspect.signature(theirs)
 
 
 def test_none_of_these_kinds_is_missing() -> None:
