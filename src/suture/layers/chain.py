@@ -216,14 +216,15 @@ class SetContext(Composite):
 
 def combine(composite: Composite, operation: Callable[[Any, Any], Any], results: list[Any]) -> Any:
     """Folds the results of branches. Raises `TypeError` for none, or for a branch that returned several."""
-    kind = type(composite).__name__
     if not results:
-        raise TypeError(f"{kind} at {composite.path!r} has no children, so there is nothing to combine.")
+        raise TypeError(
+            f"{type(composite).__name__} at {composite.path!r} has no children, so there is nothing to combine."
+        )
     for result in results:
         if isinstance(result, tuple):
             returned = cast("tuple[Any, ...]", result)
             raise TypeError(
-                f"{kind} at {composite.path!r} combines one result of each branch. "
+                f"{type(composite).__name__} at {composite.path!r} combines one result of each branch. "
                 f"A branch returned {len(returned)}: {', '.join(map(describe, returned))}."
             )
     return reduce(operation, results)

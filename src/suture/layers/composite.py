@@ -137,7 +137,21 @@ class Composite(Navigation, nn.Module):
     def run_branches(self, args: tuple[Any, ...], context: Context | None) -> list[Any]:
         """The results of all children, each called with `args`."""
         context = Context() if context is None else context
-        return [self.call_slot(slot, args, context) for slot in self.node.slots if slot.layer is not None]
+        if context.interceptor is not None:
+            return [self.call_slot(slot, args, context) for slot in self.node.filled()]
+        results: list[Any] = []
+        slot = None
+        try:
+            for slot in self.node.slots:
+                if slot.plain:
+                    results.append(slot.call(*args))
+                elif slot.layer is not None:
+                    results.append(slot.invoke(args, context))
+        except Exception as error:
+            if slot is not None:
+                locate(error, self, slot, args)
+            raise
+        return results
 
     # Context
 

@@ -79,10 +79,12 @@ class Slot:
     def invoke(self, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer as it wants to be called."""
         call: Any = self.call or self.prepare()
-        if self.reads is None and not self.handed_on:
+        if self.handed_on:
+            args, keywords = self.arguments(args, context)
+            return call(*args, **keywords)
+        if self.reads is None:
             return call(*args, context=context)
-        args, keywords = self.arguments(args, context)
-        return call(*args, **keywords)
+        return call(*args, **{keyword: context.read(read) for keyword, read in self.reads})
 
     def arguments(self, args: tuple[Any, ...], context: Context) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the layer is called with, where it is given `args`."""
