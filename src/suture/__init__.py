@@ -7,8 +7,8 @@ from suture.generation.causal_lm import CausalLM
 from suture.layers.calls import open_block as context
 from suture.layers.check import check
 from suture.layers.context import Context
-from suture.layers.diff import diff
 from suture.layers.description import register
+from suture.layers.diff import diff
 from suture.layers.edit import Edit, editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter

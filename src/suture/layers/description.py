@@ -50,10 +50,15 @@ def register(kind: Any, /) -> Any:
     return _register(kind, kind.__name__)
 
 
-def register_own(value: object) -> None:
+def register_own(value: Any) -> None:
     """Registers what is a class of layers, or of what they are made with."""
-    if isinstance(value, type) and (issubclass(value, nn.Module) or dataclasses.is_dataclass(value)):
+    if inspect.isclass(value) and (issubclass(value, nn.Module) or dataclasses.is_dataclass(value)):
         _register(value, value.__name__)
+
+
+def class_of(name: str) -> type | None:
+    """The class that is registered under a name."""
+    return _classes.get(name)
 
 
 def _register(kind: C, name: str) -> C:
@@ -220,7 +225,7 @@ def describe(
 def _unregistered(layer: nn.Module) -> str:
     kind = type(layer)
     if kind.__module__.startswith("torch.nn."):
-        return f"{kind.__name__} is torch's own. Use sl.{kind.__name__}, which is the same layer and remembers its arguments"
+        return f"torch's own {kind.__name__} does not remember its arguments. sl.{kind.__name__}, the same layer, does"
     if kind.__name__ == "Lambda":
         return "a Lambda calls a function, and recipes hold no code. Make it a class: @suture.register"
     return (
@@ -230,7 +235,7 @@ def _unregistered(layer: nn.Module) -> str:
 
 
 def _arguments(kind: type[nn.Module], made: Made, known: Known) -> dict[str, Any]:
-    signature = _signature(kind)
+    signature = signature_of(kind)
     bound = (
         signature.bind(*made.args, **made.keywords) if not made.is_generic else signature.bind_partial(**made.keywords)
     )
@@ -238,7 +243,7 @@ def _arguments(kind: type[nn.Module], made: Made, known: Known) -> dict[str, Any
 
 
 @functools.lru_cache(maxsize=512)
-def _signature(kind: type) -> inspect.Signature:
+def signature_of(kind: type) -> inspect.Signature:
     """What a class is called with."""
     whole = inspect.signature(kind.__init__)
     return whole.replace(parameters=list(whole.parameters.values())[1:])
@@ -263,7 +268,8 @@ def _encoded(value: Any, known: Known) -> Any:
         case torch.device():
             return {"device": str(value)}
         case slice():
-            return {"slice": [_encoded(each, known) for each in (value.start, value.stop, value.step)]}
+            parts: list[Any] = [value.start, value.stop, value.step]
+            return {"slice": [_encoded(each, known) for each in parts]}
         case list():
             return [_encoded(each, known) for each in cast("list[Any]", value)]
         case tuple():
@@ -280,77 +286,3 @@ def _encoded(value: Any, known: Known) -> Any:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-# Building
-
-
-class DescriptionError(ValueError):
-    """A description that nothing can be built from; the message says why."""
-
-
-def build(content: Any, find: Callable[[str, int | None], nn.Module], edit: Callable[[nn.Module, Any], None]) -> Any:
-    """What a description, as read from JSON, describes.
-
-    Args:
-        content: The description.
-        find: Gives the layer at a path of the tree.
-        edit: Makes the edits in a description on the composite that has them.
-
-    Raises:
-        DescriptionError: It names a class that is not registered, or is no description.
-    """
-    match content:
-        case None | bool() | int() | float() | str():
-            return content
-        case list():
-            return [build(each, find, edit) for each in cast("list[Any]", content)]
-        case {"layer": str(path), **others}:
-            return find(path, cast("int | None", others.get("number")))
-        case {"copy": str(path)}:
-            return cast("Any", find(path, None)).structural_copy()
-        case {"class": str(name), "arguments": dict(arguments), **others}:
-            return _built(name, cast("dict[str, Any]", arguments), cast("dict[str, Any]", others), find, edit)
-        case {"float": str(number)}:
-            return float(number)
-        case {"tensor": list(shape), "dtype": str(dtype)}:
-            return torch.zeros(cast("list[int]", shape), dtype=getattr(torch, dtype))
-        case {"dtype": str(name)} if isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        case {"device": str(name)}:
-            return torch.device(name)
-        case {"slice": [start, stop, step]}:
-            return slice(*(build(each, find, edit) for each in (start, stop, step)))
-        case {"tuple": list(values)}:
-            return tuple(build(each, find, edit) for each in cast("list[Any]", values))
-        case {"dict": list(pairs)}:
-            built: list[Any] = build(pairs, find, edit)
-            return dict(built)
-        case _:
-            raise DescriptionError(f"{content!r:.80} describes no layer and no argument of one.")
-
-
-def _built(
-    name: str,
-    arguments: dict[str, Any],
-    others: dict[str, Any],
-    find: Callable[[str, int | None], nn.Module],
-    edit: Callable[[nn.Module, Any], None],
-) -> Any:
-    kind = _classes.get(name)
-    if kind is None:
-        raise DescriptionError(
-            f"No class is registered as {name!r}. Import the module that defines it first, and mark the class there "
-            f"with @suture.register. Nothing else is ever looked up by name."
-        )
-    values = {key: build(value, find, edit) for key, value in arguments.items()}
-    children: dict[str, Any] = others.get("children", {})
-    layers = {key: build(child, find, edit) for key, child in children.items()}
-    signature = _signature(kind)
-    if unknown := values.keys() - signature.parameters:
-        raise DescriptionError(f"{name} is not made with {', '.join(sorted(unknown))}, but with {signature}.")
-    bound = inspect.BoundArguments(signature, cast("Any", values))
-    positional = ({**layers},) if "children" in others else bound.args
-    layer = kind(*positional, **bound.kwargs)
-    edit(layer, others.get("edits", []))
-    return layer

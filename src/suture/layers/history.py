@@ -1,8 +1,8 @@
 """What was done to a tree, kept as data for its recipe.
 
-The root keeps an entry for every edit, and for every adapter, that stands. An entry holds paths and descriptions and no
-layer, so it keeps nothing alive, and it stays when nobody can undo the edit any more. An edit that is undone is as if it
-had never been made: its entry goes, and entries made later that name what it had put in name what it had found instead.
+The root keeps an entry for every edit, and for every adapter, that stands. An entry holds paths and descriptions and
+no layer, so it keeps nothing alive, and it stays when nobody can undo the edit any more. An edit that is undone is as
+if it had never been made: its entry goes, and entries made later that name what it had put in name what stood there.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def _reference(composite: Composite, slot: Slot) -> Reference:
 def _place_of(root: Composite, swap: Swap) -> Reference:
     """What a swap took out; numbered where what has its name is called elsewhere too."""
     reference = Reference(_path(swap.home, swap.old_name))
-    kept = sum(hole.origin is None for hole in swap.holes)
+    kept = sum(hole.origin is None for hole in swap.holes) + swap.inherits
     if swap.home.node.uses.get(swap.old_name, 0) > kept and node_of(swap.old) is None:
         sites = [(around, slot) for around, slot in slots_of(root) if slot.layer is not None or slot is swap.slot]
         before = sites[: [slot is swap.slot for _, slot in sites].index(True)]
