@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from suture import Adapter, EditError, editing, select
+from suture import Adapter, EditError, SelectionError, editing, select
 from suture import layers as sl
 
 
@@ -41,7 +44,7 @@ class TwoPlaces(sl.Chain, Adapter[sl.Chain]):
         with self.setup_adapter(target):
             super().__init__(target)
 
-    def inject(self, parent: sl.Composite | None = None) -> TwoPlaces:
+    def inject(self, parent: nn.Module | None = None) -> TwoPlaces:
         self.target.append(sl.Tanh())
         self.target.pop(0)
         if self.fails:
@@ -263,3 +266,141 @@ def test_gradients_reach_the_adapter_and_not_a_frozen_base() -> None:
     loss.backward()
     assert all(parameter.grad is not None for parameter in adapter.parameters())
     assert all(parameter.grad is None for name, parameter in tree.named_parameters() if "+" not in name)
+
+
+def test_on_injects_at_every_place_that_is_selected_and_tells_the_place_of_a_failure() -> None:
+    tree = model()
+    before, bare = facts(tree), tree(X)
+    with Beside.on(tree, sl.Linear) as group:
+        assert [type(layer) for layer in (tree[0], tree.layer("two", sl.Chain)[0])] == [Beside, Beside]
+        assert [adapter.target_path for adapter in group] == ["one", "two.three"]
+    assert facts(tree) == before
+    assert torch.equal(tree(X), bare)
+    with pytest.raises(ZeroDivisionError) as caught:
+        TwoPlaces.on(tree, "two", fails=True)
+    assert "This was for the Chain at 'two'." in caught.value.__notes__
+    assert facts(tree) == before
+
+
+def test_on_says_when_nothing_is_selected() -> None:
+    with pytest.raises(SelectionError):
+        Beside.on(model(), "three", "four.five")
+
+
+def test_one_that_fails_takes_all_that_went_in_before_out_again() -> None:
+    class Picky(Beside):
+        def __init__(self, target: nn.Module, worse: nn.Module) -> None:
+            super().__init__(target)
+            if target is worse:
+                raise ZeroDivisionError
+
+    tree = model()
+    before = facts(tree)
+    with pytest.raises(ZeroDivisionError):
+        Picky.on(tree, sl.Linear, worse=tree["two.three"])
+    assert facts(tree) == before
+
+
+def test_on_takes_the_outermost_of_nested_places() -> None:
+    tree = model()
+    assert [adapter.target_path for adapter in Beside.on(tree, "two", "three")] == ["two"]
+
+
+def test_it_goes_back_to_where_it_was_without_being_told() -> None:
+    tree = model()
+    adapter = Beside(tree["two.three"]).inject(tree.layer("two", sl.Chain))
+    out = tree.eval()(X)
+    adapter.eject()
+    adapter.inject()
+    assert torch.equal(tree(X), out)
+
+
+def test_it_goes_back_inside_what_was_put_around_its_target_meanwhile() -> None:
+    tree = model()
+    before = facts(tree)
+    first, second = (Beside(tree["one"]) for _ in range(2))
+    first.inject(tree)
+    second.inject(tree[0])
+    first.eject()
+    first.inject()
+    assert [type(layer) for layer in second] == [Beside, sl.Chain]
+    second.eject()
+    first.eject()
+    assert facts(tree) == before
+
+
+def test_it_goes_back_to_its_name_after_edits_around_it() -> None:
+    tree = model()
+    adapter = Beside(tree["one"]).inject(tree)
+    adapter.eject()
+    tree.insert(0, sl.ReLU())
+    around = tree.structural_copy()
+    adapter.inject()
+    assert tree[1] is adapter
+    assert not around.layers(Beside)
+
+
+def test_what_has_taken_the_place_of_its_target_is_named() -> None:
+    tree = model()
+    adapter = Beside(tree["one"]).inject(tree)
+    adapter.eject()
+    edit = tree.replace(tree["one"], sl.Identity())
+    before = facts(tree)
+    with pytest.raises(EditError, match="a Identity stands where its target, a Linear, stood"):
+        adapter.inject()
+    assert facts(tree) == before
+    edit.undo()
+    gone = tree.remove(tree["one"])
+    with pytest.raises(EditError, match="cannot go back to 'one'"):
+        adapter.inject()
+    gone.undo()
+    adapter.inject()
+
+
+def test_its_name_is_that_of_its_class_unless_it_is_given_one() -> None:
+    class Named(Beside):
+        adapter_name = "mine"
+
+    assert Beside(sl.Linear(4, 4)).adapter_name == "Beside"
+    assert Named(sl.Linear(4, 4)).adapter_name == "mine"
+
+
+def test_one_of_several_places_of_a_leaf_can_be_told() -> None:
+    linear = sl.Linear(4, 4)
+    tree = sl.Chain(linear, sl.ReLU(), linear)
+    second = tree.node.slot_at(2)
+    adapter = Beside(linear).inject_at(tree, second)
+    assert [type(layer) for layer in tree] == [sl.Linear, sl.ReLU, Beside]
+    assert tree[0] is adapter.target
+    adapter.eject()
+    assert [type(layer) for layer in tree] == [sl.Linear, sl.ReLU, sl.Linear]
+
+
+def pickled(tree: sl.Chain) -> sl.Chain:
+    return pickle.loads(pickle.dumps(tree))
+
+
+COPIES: dict[str, Callable[[sl.Chain], sl.Chain]] = {
+    "deep": copy.deepcopy,
+    "structural": sl.Chain.structural_copy,
+    "pickled": pickled,
+}
+
+
+@pytest.mark.parametrize("how", COPIES.values(), ids=COPIES)
+def test_eject_in_a_copy_leaves_the_original_alone(how: Callable[[sl.Chain], sl.Chain]) -> None:
+    tree = model().eval()
+    bare = tree(X)
+    two = tree.layer("two", sl.Chain)
+    adapters = [Beside(tree["one"]).inject(tree), Beside(tree["two.three"]).inject(two), TwoPlaces(two).inject()]
+    before, adapted = facts(tree), tree(X)
+    copied = how(tree)
+    assert torch.equal(copied(X), adapted)
+    # The last one took another out, which comes back when it goes.
+    while injected := copied.layers((Beside, TwoPlaces)):
+        injected[-1].eject()
+    assert torch.equal(copied(X), bare)
+    assert facts(tree) == before
+    for adapter in reversed(adapters):
+        adapter.eject()
+    assert torch.equal(tree(X), bare)

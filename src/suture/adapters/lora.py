@@ -137,14 +137,18 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
     def load(cls, model: nn.Module, path: str | Path) -> LoRAs:
         """Injects what `LoRAs.save` wrote, at the places that it was saved for. All or nothing.
 
+        `path` is a file of ours, or a folder of PEFT, for a model of transformers or one read from its checkpoint.
+
         Raises:
-            CheckpointError: the file is damaged, or not one of LoRAs.
+            CheckpointError: the file is damaged, not one of LoRAs, or asks for what is not understood.
             LookupError: the model has no layer at a path that the file names.
             ValueError: a layer is of another shape.
         """
-        from suture.adapters.lora_file import load  # which makes LoRAs
+        from suture.adapters import lora_file, peft_folder  # which make LoRAs
 
-        return load(model, Path(path))
+        path = Path(path).expanduser()
+        stored = peft_folder.read(model, path) if path.is_dir() else lora_file.read(path)
+        return lora_file.put_in(model, stored, path)
 
     @classmethod
     def targets_in(cls, model: nn.Module, *criteria: Criteria) -> Selection:

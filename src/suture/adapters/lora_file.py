@@ -7,7 +7,8 @@ edit changes, so the file fits a model in which blocks were inserted or removed 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,21 @@ FORMAT = "suture.lora"
 VERSION = "1"
 
 
+@dataclass(frozen=True)
+class StoredLoRA:
+    """What is known of a LoRA that is in a file.
+
+    Attributes:
+        target: The path of the layer that it adapts.
+        arguments: How it was made, besides the layer.
+        weights: The tensors of its branch, by their keys there.
+    """
+
+    target: str
+    arguments: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
 def save(adapters: Sequence[LoRA], path: Path) -> None:
     """Writes LoRAs to a file, whole or not at all. Raises `ValueError` for one that was never injected."""
     tensors: dict[str, Tensor] = {}
@@ -37,58 +53,13 @@ def save(adapters: Sequence[LoRA], path: Path) -> None:
                 f"The LoRA {adapter.adapter_name!r} was never injected, so there is no path to save it by."
             )
         entries.append({"target": adapter.target_path, "arguments": adapter.arguments})
-        weights = adapter.branch.state_dict()
-        tensors |= {_key(adapter.target_path, adapter.adapter_name, name): each for name, each in weights.items()}
+        prefix = _prefix(adapter.target_path, adapter.adapter_name)
+        tensors |= {f"{prefix}{name}": tensor for name, tensor in adapter.branch.state_dict().items()}
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "adapters": json.dumps(entries)})
 
 
-def load(model: nn.Module, path: Path) -> LoRAs:
-    """Injects the LoRAs of a file at the places that it names; all or none.
-
-    Raises:
-        CheckpointError: the file is damaged, or not one of LoRAs.
-        SelectionError: the model has no layer at a path.
-        ValueError: a layer is of another shape, or not one that can be adapted.
-    """
-    tensors, entries = _read(path)
-    while isinstance(model, sl.Composite) and model.parent is not None:
-        model = model.parent
-    places: dict[str, Match] = {match.path: match for match in select(model, "**")}
-    missing = [target for target, _ in entries if target not in places]
-    if missing:
-        near = get_close_matches(missing[0], places, n=3, cutoff=0)
-        raise SelectionError(
-            f"{type(model).__name__} has no layer at {', '.join(map(repr, missing[:8]))}"
-            f"{f' and {len(missing) - 8} more' if len(missing) > 8 else ''}, for which {path} has a LoRA. Nothing was "
-            f"loaded. Near are: {', '.join(near)}."
-        )
-    with recording():
-        return LoRAs([_inject(places[target], arguments, tensors, path) for target, arguments in entries])
-
-
-def _inject(place: Match, arguments: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> LoRA:
-    what = f"the {type(place.layer).__name__} at {place.path!r}"
-    try:
-        adapter = LoRA(place.layer, **arguments)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} has a LoRA that does not fit {what}: {error} Nothing was loaded.") from error
-    weights = {name: tensors.get(_key(place.path, adapter.adapter_name, name)) for name in adapter.branch.state_dict()}
-    for name, own in adapter.branch.state_dict().items():
-        stored = weights[name]
-        if stored is None or stored.shape != own.shape:
-            found = "is not there" if stored is None else f"is of the shape {tuple(stored.shape)}"
-            raise ValueError(
-                f"{path} has a LoRA that does not fit {what}: its {name} {found}, where {tuple(own.shape)} is wanted. "
-                f"Was it made for another model? Nothing was loaded."
-            )
-    adapter.inject_at(*place.open())
-    # Only now, in the dtype of its place.
-    adapter.branch.load_state_dict(weights)
-    return adapter
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], list[tuple[str, dict[str, Any]]]]:
-    """The tensors of a file, and of each LoRA the path of its target and its arguments."""
+def read(path: Path) -> list[StoredLoRA]:
+    """Reads the LoRAs of a file. Raises `CheckpointError` for one that is damaged, or not of LoRAs."""
     tensors, metadata = read_tensors(path)
     found = (metadata.get("format"), metadata.get("version"))
     if found != (FORMAT, VERSION):
@@ -97,21 +68,65 @@ def _read(path: Path) -> tuple[dict[str, Tensor], list[tuple[str, dict[str, Any]
             f"{VERSION!r}, as group.save() writes it."
         )
     try:
-        entries = [_entry(entry) for entry in cast("list[dict[str, Any]]", json.loads(metadata["adapters"]))]
+        stored = [_stored(entry, tensors) for entry in cast("list[dict[str, Any]]", json.loads(metadata["adapters"]))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} does not say how its LoRAs were made: {error!r}.") from error
-    known = [f"{target}+LoRA.{arguments['name']}." for target, arguments in entries]
-    unknown = [name for name in tensors if not name.startswith(tuple(known))]
-    if unknown:
-        raise CheckpointError(f"{path} has tensors of no LoRA that it names: {', '.join(unknown[:8])}.")
-    return tensors, entries
+    if tensors:
+        raise CheckpointError(f"{path} has tensors of no LoRA that it names: {', '.join(list(tensors)[:8])}.")
+    return stored
 
 
-def _entry(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def put_in(model: nn.Module, stored: Sequence[StoredLoRA], source: Path) -> LoRAs:
+    """Injects LoRAs that were read from `source`, at the places that they were saved for; all or none.
+
+    Raises:
+        SelectionError: the model has no layer at a path.
+        ValueError: a layer is of another shape, or not one that can be adapted.
+    """
+    while isinstance(model, sl.Composite) and model.parent is not None:
+        model = model.parent
+    places: dict[str, Match] = {match.path: match for match in select(model, "**")}
+    missing = [each.target for each in stored if each.target not in places]
+    if missing:
+        near = get_close_matches(missing[0], places, n=3, cutoff=0)
+        raise SelectionError(
+            f"{type(model).__name__} has no layer at {', '.join(map(repr, missing[:8]))}"
+            f"{f' and {len(missing) - 8} more' if len(missing) > 8 else ''}, for which {source} has a LoRA. Nothing "
+            f"was loaded. Near are: {', '.join(near)}."
+        )
+    with recording():
+        return LoRAs([_inject(places[each.target], each, source) for each in stored])
+
+
+def _inject(place: Match, stored: StoredLoRA, source: Path) -> LoRA:
+    trouble = f"{source} has a LoRA that does not fit the {type(place.layer).__name__} at {place.path!r}"
+    try:
+        adapter = LoRA(place.layer, **stored.arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{trouble}: {error} Nothing was loaded.") from error
+    own = adapter.branch.state_dict()
+    for name in {**own, **stored.weights}:
+        found = tuple(stored.weights[name].shape) if name in stored.weights else "nothing"
+        wanted = tuple(own[name].shape) if name in own else "nothing"
+        if found != wanted:
+            raise ValueError(
+                f"{trouble}: for its {name} there is {found}, where {wanted} is wanted. Was it made for another model? "
+                f"Nothing was loaded."
+            )
+    adapter.inject_at(*place.open(), place.path)
+    # Only now, in the dtype of its place.
+    adapter.branch.load_state_dict(stored.weights)
+    return adapter
+
+
+def _stored(entry: dict[str, Any], tensors: dict[str, Tensor]) -> StoredLoRA:
+    """The LoRA of an entry, whose tensors are taken out of those of the file."""
     arguments = dict(entry["arguments"])
     if arguments["dtype"] is not None:
         arguments["dtype"] = _dtype(arguments["dtype"])
-    return entry["target"], arguments
+    prefix = _prefix(entry["target"], arguments["name"])
+    names = [name for name in tensors if name.startswith(prefix)]
+    return StoredLoRA(entry["target"], arguments, {name.removeprefix(prefix): tensors.pop(name) for name in names})
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -121,5 +136,5 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _key(target: str, name: str, weight: str) -> str:
-    return f"{target}+LoRA.{name}.{weight}"
+def _prefix(target: str, name: str) -> str:
+    return f"{target}+LoRA.{name}."

@@ -15,8 +15,8 @@ from torch import nn
 from suture.layers import edit
 from suture.layers.composite import Composite
 from suture.layers.edit import undo_swaps
-from suture.layers.mount import caller_in
 from suture.layers.history import note_adapter
+from suture.layers.mount import caller_in
 from suture.layers.navigation import checked
 from suture.layers.node import Slot
 from suture.layers.ownership import home_of, wired_sites

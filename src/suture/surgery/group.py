@@ -124,11 +124,14 @@ class AdapterGroup(Sequence[A_co]):
         """
         seen: set[int] = set()
         for adapter in self.adapters:
-            adapted = {id(parameter) for parameter in cast("nn.Module", adapter.target).parameters()}
-            for layer in adapter.brought or (cast("nn.Module", adapter),):
-                is_alone = bool(adapter.brought) and isinstance(layer, Composite)
-                for parameter in layer.parameters(recurse=not is_alone):
-                    if id(parameter) not in seen | adapted:
+            layers: tuple[nn.Module, ...] = adapter.brought
+            if not layers:
+                # What it would bring is all that is in it without its target.
+                seen.update(map(id, cast("nn.Module", adapter.target).parameters()))
+                layers = tuple(cast("nn.Module", adapter).modules())
+            for layer in layers:
+                for parameter in layer.parameters(recurse=not isinstance(layer, Composite)):
+                    if id(parameter) not in seen:
                         seen.add(id(parameter))
                         yield parameter
 

@@ -14,18 +14,21 @@ from suture.layers.ownership import home_of, path_of, top_of
 class LastPlace:
     """A place by what its layer is called there: by its home and its name, which no edit changes."""
 
-    def __init__(self, home: Composite | None, name: str) -> None:
+    def __init__(self, home: Composite | None, name: str, told: str = "") -> None:
         self._home = home
         """None in a copy that was made without the home."""
         self._name = name
         self._path = "" if home is None else path_of(home, name)
+        self._around = told.removesuffix(self._path) if told.endswith(f".{self._path}") else ""
+        """The path of the plain module that the tree stands in."""
         self._top = None if home is None else weakref.ref(top_of(home))
 
     @property
     def path(self) -> str:
         """The path of the place; when its model is gone, the one that it had there."""
         is_gone = self._home is None or self._top is None or self._top() is None
-        return self._path if is_gone or self._home is None else path_of(self._home, self._name)
+        path = self._path if is_gone or self._home is None else path_of(self._home, self._name)
+        return f"{self._around}{path}"
 
     def find(self) -> tuple[Composite, Slot] | None:
         """Where what stands there is called now; None where nothing is."""

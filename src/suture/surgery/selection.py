@@ -274,8 +274,7 @@ class Selection:
                     f"The function given to adapt() must return an Adapter, for {match.path!r}. "
                     f"Received: {adapter!r:.80} ({type(adapter).__name__}). For a plain composite, use wrap()."
                 )
-            composite, _ = match.open()
-            cast("Adapter[Any]", adapter).inject(parent=composite)
+            cast("Adapter[Any]", adapter).inject_at(*match.open(), match.path)
 
         return self._edit(adapt)
 
@@ -370,7 +369,7 @@ def _in_order(matches: Sequence[Match]) -> list[Match]:
 def _insert(match: Match, behind: int, layer: nn.Module) -> Edit:
     """Puts a layer before the match, or behind it."""
     composite, slot = match.open()
-    return insert(composite, composite.node.slots.index(slot) + behind, layer)
+    return insert(composite, composite.node.position(slot) + behind, layer)
 
 
 def _at_least_zero(count: int) -> int:
