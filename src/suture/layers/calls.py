@@ -11,16 +11,13 @@ import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from suture.layers.context import Context, Entries, Read, as_read, sources
+from suture.layers.context import Context, Declaration, Entries, Read, as_read, sources
 from suture.layers.inputs import Inputs, inputs_of, known_reads
-
-if TYPE_CHECKING:
-    from suture.layers.composite import Composite
 
 
 class _Waiting:
@@ -69,7 +66,7 @@ _blocks: ContextVar[tuple[_Given, ...]] = ContextVar("blocks", default=())
 _pending: ContextVar[tuple[_Given, ...]] = ContextVar("pending", default=())
 
 
-def enter_call(module: Composite, context: Context | Entries | None, entries: Mapping[str, Any]) -> Context:
+def enter_call(module: nn.Module, context: Context | Entries | None, entries: Mapping[str, Any]) -> Context:
     """The context for an outermost call of `module`.
 
     Raises:
@@ -158,7 +155,7 @@ def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Generator[None]:
         _blocks.set(tuple(given for given in _blocks.get() if given not in added))
 
 
-def _given_to(module: Composite) -> list[Entries]:
+def _given_to(module: nn.Module) -> list[Entries]:
     if torch.compiler.is_compiling():
         if _open.counts["blocks"] > 0 or _open.counts["pending"] > 0:
             raise RuntimeError(
@@ -201,9 +198,10 @@ def _checked_scopes(entries: Any) -> Entries:
     )
 
 
-def _scoped(module: Composite, entries: Mapping[str, Any], inputs: Inputs) -> dict[str, dict[str, Any]]:
+def _scoped(module: nn.Module, entries: Mapping[str, Any], inputs: Inputs) -> dict[str, dict[str, Any]]:
     scoped: dict[str, dict[str, Any]] = {}
-    own = [read for declared in module.reads.values() for read in sources(as_read(declared))]
+    declarations: Mapping[str, Declaration] = getattr(module, "reads", {})
+    own = [read for declared in declarations.values() for read in sources(as_read(declared))]
     for key, value in entries.items():
         # What it reads itself comes first: to a backbone, `padding_mask` is that of its tokens, whatever is inside.
         scopes = sorted({read.scope for read in own if read.key == key}) or inputs.scopes_of(key)
@@ -217,7 +215,7 @@ def _scoped(module: Composite, entries: Mapping[str, Any], inputs: Inputs) -> di
     return scoped
 
 
-def _refuse_unread(module: Composite, entries: Entries, inputs: Inputs) -> None:
+def _refuse_unread(module: nn.Module, entries: Entries, inputs: Inputs) -> None:
     for scope, keys in entries.items():
         for key in keys:
             if f"{scope}.{key}" in inputs.all_reads or f"{scope}.{key}" in inputs.written:

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from suture.layers.symbolic import SymbolicCall
 
-class _OfEachTensor(nn.Module):
+
+class _OfEachTensor(SymbolicCall):
     """A function of every argument alone; one argument gives one result, several give a tuple."""
 
     def forward(self, *args: Any) -> Any:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from suture.layers.context import Read, as_read, sources
 from suture.layers.node import node_of
-
-if TYPE_CHECKING:
-    from suture.layers.composite import Composite
+from suture.layers.symbolic import SymbolicCall
 
 
 class Inputs:
@@ -32,18 +30,23 @@ class Inputs:
         return sorted({read.scope for read in self.all_reads.values() if read.key == key})
 
 
-def inputs_of(root: Composite) -> Inputs:
+class TakesContext(SymbolicCall):
+    """A layer that is no composite, and takes a context as one does when it is called from outside of a tree."""
+
+
+def inputs_of(root: nn.Module) -> Inputs:
     """The inputs of a tree, in the order in which its layers are called."""
-    if torch.compiler.is_compiling():
+    node = node_of(root)
+    if node is None or torch.compiler.is_compiling():
         # Found while tracing and never again; a cache that comes and goes would be a reason to compile anew.
         return _find_inputs(root)
-    cached = root.node.cached
-    if cached is None or cached[0] != root.node.version:
-        root.node.cached = cached = (root.node.version, _find_inputs(root))
+    cached = node.cached
+    if cached is None or cached[0] != node.version:
+        node.cached = cached = (node.version, _find_inputs(root))
     return cached[1]
 
 
-def _find_inputs(root: Composite) -> Inputs:
+def _find_inputs(root: nn.Module) -> Inputs:
     found = Inputs()
     outside: dict[str, Read] = {}
     _collect(root, found, outside)
@@ -76,7 +79,5 @@ def _collect(layer: nn.Module, found: Inputs, outside: dict[str, Read]) -> None:
 def known_reads(module: nn.Module) -> Iterator[Read]:
     """What any tree inside `module` reads, those inside plain modules too."""
     for inner in module.modules():
-        node = node_of(inner)
-        composite = node.module() if node is not None else None
-        if composite is not None:
-            yield from inputs_of(composite).all_reads.values()
+        if node_of(inner) is not None or isinstance(inner, TakesContext):
+            yield from inputs_of(inner).all_reads.values()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -29,6 +31,33 @@ class SymbolicCall(nn.Module):
         return call_module(self, *args, **kwargs) if value is None else value.call(self, args, kwargs)
 
 
+def _seen_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return SymbolicCall.__call__(module, *args, **kwargs)  # pyright: ignore[reportArgumentType]
+
+
+_seeing = 0
+_lock = threading.Lock()
+
+
+@contextmanager
+def seeing_plain_calls() -> Generator[None]:
+    """Has plain torch modules looked at as well, which cannot be told from outside: calls with symbolic values.
+
+    All other calls, of this thread and of others, are as ever.
+    """
+    global _seeing
+    with _lock:
+        _seeing += 1
+        nn.Module.__call__ = _seen_call
+    try:
+        yield
+    finally:
+        with _lock:
+            _seeing -= 1
+            if not _seeing:
+                nn.Module.__call__ = call_module
+
+
 def symbolic_in(values: Iterable[Any]) -> Symbolic | None:
     """A symbolic value among `values`, or in the tuples, lists and dictionaries among them."""
     for value in values:
@@ -50,4 +79,5 @@ def step(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def inner_call(layer: nn.Module) -> Callable[..., Any]:
     """What a tree calls for one of its leaves: past what is there for calls from outside."""
     own = type(layer).__call__
-    return partial(call_module, layer) if own in (call_module, SymbolicCall.__call__) else layer.__call__
+    known = (call_module, SymbolicCall.__call__, _seen_call)
+    return partial(call_module, layer) if own in known else layer.__call__

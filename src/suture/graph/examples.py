@@ -1,0 +1,68 @@
+"""What every symbolic value looks like: a fake tensor, which has a shape, a dtype and a device, and no values.
+
+A graph is made with concrete sizes, since ordinary layers compare and compute with them. A dimension that an input
+leaves open has a size here that says which: running the recorded calls again with other sizes tells which dimensions
+of a result depend on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+Dimension = int | str | None
+"""The size of a dimension; or its name, where equal names are equal sizes; or None, where equal positions are."""
+
+_FIRST = (2, 5, 67, 73, 79, 83)
+_OTHER = (3, 7, 71, 89, 97, 101)
+_names: dict[str, int] = {}
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Which size stands for an open dimension: of a position, or of a name."""
+
+    by_position: tuple[int, ...]
+    named_from: int
+
+    def of(self, shape: tuple[Dimension, ...]) -> tuple[int, ...]:
+        return tuple(self._of(position, dimension) for position, dimension in enumerate(shape))
+
+    def _of(self, position: int, dimension: Dimension) -> int:
+        if isinstance(dimension, str):
+            return self.named_from + 6 * _names.setdefault(dimension, len(_names))
+        if dimension is None:
+            return self.by_position[min(position, len(self.by_position) - 1)]
+        return dimension
+
+
+FIRST = Sizes(_FIRST, named_from=7)
+OTHER = Sizes(_OTHER, named_from=11)
+
+
+@cache
+def fake_mode() -> FakeTensorMode:
+    """The one mode of all fakes, so that values of several graphs can meet."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+    """A tensor without values."""
+    with _lock, fake_mode():
+        return torch.empty(shape, dtype=dtype, device=device)
+
+
+def run_on_examples(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What `target` gives for fakes. Nothing is computed, and no parameter is touched."""
+    with _lock, fake_mode(), torch.no_grad():
+        if isinstance(target, nn.Module):
+            return nn.Module.__call__(target, *args, **kwargs)
+        return target(*args, **kwargs)

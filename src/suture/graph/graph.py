@@ -1,0 +1,234 @@
+"""The graph: what leads from named inputs to outputs, as a layer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from suture.graph.binding import Parameters
+from suture.graph.calls import Call, Item
+from suture.graph.contents import Contents, GraphError
+from suture.graph.emitting import Program
+from suture.graph.handles import Handle
+from suture.graph.naming import Names, own, own_tensor, tensor_name, tensors_in
+from suture.graph.recording import Recorded
+from suture.graph.rewiring import Again
+from suture.graph.running import Running
+from suture.graph.values import Value, values_in
+from suture.layers.calls import enter_call, open_block, set_pending
+from suture.layers.context import Context, Entries, Read
+from suture.layers.inputs import TakesContext
+from suture.layers.location import is_located
+from suture.layers.symbolic import call_module, symbolic_in
+
+_ABSENT = object()
+
+
+class Graph(TakesContext, Recorded):
+    """What leads from `inputs` to `outputs`.
+
+    Args:
+        inputs: The values that are given: `Input`s, or values on the way, which cuts out a part. One, several, or a
+            dictionary, also nested; its keys, or the names of the inputs, are the parameters.
+        outputs: What is returned: values in any structure of tuples, lists and dictionaries.
+        source: The tree or graph whose paths the layers keep. Other layers go by the names of their classes.
+
+    It is called with the inputs by position, by keyword, or as the structure that `inputs` is. It is a layer: it owns
+    the layers that it calls, shares their weights with where they came from, and can stand in a tree or another graph.
+
+    Raises:
+        GraphError: an output hangs from an input that is not declared, or a required input reaches no output.
+
+    Example:
+        >>> import torch
+        >>> from suture import layers as sl
+        >>> from suture.graph import Input
+        >>> x = Input("x", shape=(None, 4))
+        >>> graph = Graph(inputs=x, outputs=torch.relu(sl.Linear(4, 2)(x)))
+        >>> graph(torch.zeros(3, 4)).shape
+        torch.Size([3, 2])
+        >>> print(graph.code)
+        def forward(x):
+            Linear_2 = Linear(x)
+            relu = torch.relu(Linear_2)
+            return relu
+    """
+
+    def __init__(self, inputs: Any, outputs: Any, *, source: nn.Module | None = None) -> None:
+        super().__init__()
+        if not values_in(outputs):
+            raise GraphError(f"A graph returns symbolic values. Received as outputs: {outputs!r:.80}.")
+        self._edited = [0]
+        """How often a layer was put under another name: what was made for the calls is then made anew."""
+        self._program: tuple[int, Program] | None = None
+        self._holders: dict[int, tuple[nn.Module, str]] = {}
+        self._takes = Parameters(inputs)
+        self._outputs = outputs
+        self.contents = Contents(self.flat_inputs.values(), outputs)
+        """The calls and scopes that it is made of."""
+        self._names = Names(self._items_called(), source)
+        self.source = (source,)
+        """The tree or graph whose paths it keeps, in a tuple: it is no part of this one."""
+        self.reads: dict[str, Read] = {}
+        """Which inputs are entries of the context."""
+        self.init_cache: Callable[[int, int], Any] | None = None
+        own(self, self._names.layers(), self._edited)
+        self._own_tensors()
+        if source is not None:
+            self.training = source.training
+
+    # What it is made of
+
+    @property
+    def inputs(self) -> Any:
+        """The inputs, in the structure in which they were declared."""
+        return self._takes.structure
+
+    @property
+    def outputs(self) -> Any:
+        """The outputs, as symbolic values in their structure."""
+        return self._outputs
+
+    @property
+    def flat_inputs(self) -> dict[str, Value]:
+        """The value of every single input, by its name."""
+        return self._takes.flat
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of layers and functions, in order."""
+        return list(self.contents.needed)
+
+    @property
+    def layers(self) -> dict[str, nn.Module]:
+        """The layers that are steps of the graph, by path, as they stand there now."""
+        return {name: self.get_submodule(name) for name in self._names.layers()}
+
+    @property
+    def root(self) -> nn.Module:
+        """Whose paths the paths of its layers are."""
+        return self if self.source[0] is None else self.source[0]
+
+    def like(self, outputs: Any) -> Graph:
+        """A graph with the inputs of this one and other outputs, made by a replay."""
+        other = Graph(inputs=self.inputs, outputs=outputs, source=self.root)
+        other.reads, other.init_cache = dict(self.reads), self.init_cache
+        other.training = self.training
+        return other
+
+    def bind_symbolic(self, inputs: Any) -> list[Any]:
+        """A symbolic value for each single input, from a structure like `inputs` or a dictionary of more than these."""
+        if isinstance(inputs, Mapping):
+            given = cast("Mapping[str, Any]", inputs)
+            return self._takes.bind((), {name: value for name, value in given.items() if name in self._takes.by_name})
+        return self._takes.bind((inputs,), {})
+
+    def name_of(self, item: Item) -> str:
+        """The path, in this graph, of the layer that is called."""
+        return self._names.of(item)
+
+    def __getitem__(self, path: str) -> Handle:
+        """The layer at a path, or at any end of a path that is unique: how it is called here, and what it gives.
+
+        Raises `KeyError` for no such layer, or several.
+        """
+        by_path: dict[str, list[Item]] = {}
+        for item in self._items_called():
+            by_path.setdefault(self.name_of(item), []).append(item)
+        found = [each for each in by_path if each == path] or [
+            each for each in by_path if f".{each}".endswith(f".{path}")
+        ]
+        if found and len(found) > 1:
+            raise KeyError(f"Several layers of this graph end in {path!r}: {', '.join(found[:4])}. Give more of it.")
+        if not found:
+            near = difflib.get_close_matches(path, by_path) or list(by_path)[:8]
+            raise KeyError(f"This graph calls no layer {path!r}. Near to it: {', '.join(near)}.")
+        items = by_path[found[0]]
+        return Handle(found[0], cast("nn.Module", items[0].target), tuple(items))
+
+    @property
+    def code(self) -> str:
+        """The graph as Python code: what runs when it is called."""
+        return self.program.code
+
+    @property
+    def program(self) -> Program:
+        """The function that runs it, made anew after an edit of its layers."""
+        if self._program is None or self._program[0] != self._edited[0]:
+            self._program = (self._edited[0], Program(self))
+        return self._program[1]
+
+    # Calling
+
+    def __call__(self, *args: Any, context: Context | Entries | None = None, **entries: Any) -> Any:
+        """Runs the graph; entries of the tree that it came from go by `context`, by keyword or by `with` blocks."""
+        value = symbolic_in((*args, *entries.values(), context))
+        if value is not None:
+            return value.call(self, args, self._entries(context, entries))
+        return call_module(self, *args, **self._entries(context, entries))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        program, bound = self.program, self._takes.bind(args, kwargs)
+        try:
+            return program.function(*bound)
+        except Exception as error:
+            where = program.locate(error.__traceback__)
+            if where is not None and not is_located(error):
+                error.add_note(f"In layer {where}, in a graph.")
+            raise
+
+    def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(self.flat_inputs.values(), self._takes.bind(args, kwargs), strict=True))
+        return Running(self, given, Again(self)).outputs()
+
+    # Contexts
+
+    @property
+    def context_inputs(self) -> tuple[Read, ...]:
+        """The context entries that are inputs of the graph."""
+        return tuple(self.reads.values())
+
+    def context(self, *scopes: Entries, **named: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Gives entries to every call of the graph for a block, as `context` of a tree does."""
+        return open_block(self, *scopes, **named)
+
+    def set_context(self, scope: str, entries: Mapping[str, Any]) -> None:
+        """Gives entries to the next call of the graph."""
+        set_pending(self, {scope: entries})
+
+    def _entries(self, context: Context | Entries | None, entries: dict[str, Any]) -> dict[str, Any]:
+        """What is given by name: as the parameters that they are, or as entries of a context."""
+        own_names = {name: value for name, value in entries.items() if name in self._takes.by_name}
+        others = {name: value for name, value in entries.items() if name not in own_names}
+        running = enter_call(self, context, others)
+        read = {name: running.read(Read(read.scope, read.key, _ABSENT)) for name, read in self.reads.items()}
+        return {name: value for name, value in read.items() if value is not _ABSENT} | own_names
+
+    # Making it
+
+    def _items_called(self) -> list[Item]:
+        """The calls and scopes, in the order of recording, that are of layers."""
+        found: dict[Item, None] = {}
+        for call in self.contents.replayed:
+            found.update(dict.fromkeys((*call.around, call)))
+        found.update(dict.fromkeys(self.contents.whole))
+        return sorted((item for item in found if item.is_layer), key=lambda item: item.number)
+
+    def _own_tensors(self) -> None:
+        """Owns the tensors that functions are called with: a composite's own, and those of code around."""
+        for call in self.contents.needed:
+            for tensor in tensors_in((call.args, call.kwargs)):
+                if id(tensor) not in self._holders:
+                    name = tensor_name(tensor, call, self._names) or f"constant_{len(self._holders)}"
+                    self._holders[id(tensor)] = own_tensor(self, name, tensor, self._edited)
+
+    def holder_of(self, tensor: Tensor) -> tuple[nn.Module, str]:
+        """The module that owns a tensor of the graph, and its name there."""
+        return self._holders[id(tensor)]
+
+    def extra_repr(self) -> str:
+        return f"inputs: {', '.join(self._takes.by_name)}; {len(self.contents.needed)} calls"

@@ -1,0 +1,170 @@
+"""Going through a graph again with symbolic values: as it is, or with a call function at every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+
+from suture.graph.calls import Call, Item, Scope
+from suture.graph.recording import record_call, record_layer, record_scope, standing_in
+from suture.graph.running import Handler, Running
+from suture.layers.context import Context
+from suture.layers.symbolic import seeing_plain_calls
+
+if TYPE_CHECKING:
+    from suture.graph.graph import Graph
+
+CallFunction = Callable[..., Any]
+"""`call(layer, *args, **kwargs)`: what happens where a layer is called. `layer(*args, **kwargs)` is what happened."""
+
+
+class Again(Handler):
+    """Records every call anew, at the path that it has in `graph`; `layer_of` says which layer is called there."""
+
+    def __init__(self, graph: Graph, around: nn.Module | None = None, path: str = "") -> None:
+        self.graph = graph
+        self.root = graph.root if around is None else around
+        self.path = path
+
+    def path_of(self, item: Item) -> str:
+        return ".".join(filter(None, [self.path, self.graph.name_of(item)]))
+
+    def layer_of(self, item: Item) -> nn.Module:
+        """What is called: a layer as it stands in the graph now, or the composite that was called."""
+        if isinstance(item, Call):
+            return self.graph.get_submodule(self.graph.name_of(item))
+        return cast("nn.Module", item.target)
+
+    def call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not call.is_layer:
+            return record_call(call.target, args, kwargs)
+        return record_layer(self.layer_of(call), args, kwargs, self.root, self.path_of(call))
+
+    def scope(
+        self, scope: Scope, args: tuple[Any, ...], run: Callable[[tuple[Any, ...]], Any], running: Running
+    ) -> Any:
+        entries = running.known_entries(scope)
+        return record_scope(self.layer_of(scope), args, {}, self.root, self.path_of(scope), entries, run)
+
+
+class Rewire(Again):
+    """Hands every call of a layer, composites included, to a call function."""
+
+    def __init__(self, graph: Graph, call_function: CallFunction) -> None:
+        super().__init__(graph)
+        self.call_function = call_function
+        self.paths = {id(layer): name for name, layer in graph.layers.items()}
+        self.new: list[nn.Module] = []
+
+    def call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not call.is_layer:
+            return super().call(call, args, kwargs)
+        return self._hand_on(call, args, kwargs, lambda args, kwargs: Again.call(self, call, args, kwargs))
+
+    def scope(
+        self, scope: Scope, args: tuple[Any, ...], run: Callable[[tuple[Any, ...]], Any], running: Running
+    ) -> Any:
+        context = Context(running.known_entries(scope))
+        context.in_call = True
+
+        def again(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+            return Again.scope(self, scope, args, run, running)
+
+        return self._hand_on(scope, args, {"context": context}, again)
+
+    def _hand_on(
+        self, item: Item, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[Any, dict[str, Any]], Any]
+    ) -> Any:
+        layer = self.layer_of(item)
+        with standing_in(_Frame(self, layer, self.path_of(item), run)):
+            return self.call_function(layer, *args, **kwargs)
+
+    def path_beside(self, layer: nn.Module, path: str) -> str:
+        """The path of a layer that is called beside the one at `path`: its own, or a new one that it keeps."""
+        if id(layer) not in self.paths:
+            self.new.append(layer)
+            self.paths[id(layer)] = f"{path}+{type(layer).__name__}"
+        return self.paths[id(layer)]
+
+
+class _Frame:
+    """A call function that stands in for the layer at a path."""
+
+    def __init__(self, handler: Rewire, layer: nn.Module, path: str, run: Callable[[Any, dict[str, Any]], Any]) -> None:
+        self.handler = handler
+        self.layer = layer
+        self.path = path
+        self.run = run
+
+    def takes(self, layer: object) -> bool:
+        return layer is self.layer
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with standing_in(None):
+            return self.run(args, kwargs)
+
+    def path_beside(self, layer: nn.Module) -> tuple[nn.Module, str]:
+        return self.handler.root, self.handler.path_beside(layer, self.path)
+
+
+def replay(graph: Graph, inputs: Any, call: CallFunction | None = None) -> Any:
+    """The outputs of a graph for other symbolic inputs, with a call function at every layer.
+
+    Args:
+        graph: What is gone through.
+        inputs: A value for each of its inputs, by name or in the structure that they are in. Names that the graph
+            does not have are passed over, so that the inputs of the graph that is being made can be given whole;
+            optional inputs that are left out are left out.
+        call: As for `rewire`; without it everything is called as it was.
+
+    Returns:
+        Symbolic values in the structure of the graph's outputs, to make another `Graph` of.
+    """
+    given = dict(zip(graph.flat_inputs.values(), graph.bind_symbolic(inputs), strict=True))
+    handler = Again(graph) if call is None else Rewire(graph, call)
+    with standing_in(None), seeing_plain_calls():
+        return Running(graph, given, handler).outputs()
+
+
+def rewire(model: nn.Module, call: CallFunction, inputs: Any = None) -> Graph:
+    """A graph like `model`, in which `call` says what happens where a layer is called.
+
+    `call(layer, *args, **kwargs)` is asked once for each call of each layer, composites first and then, if it calls
+    them, what they call. `layer(*args, **kwargs)` gives what the model would compute; it may be called with other
+    arguments, more than once, or not at all. Keywords are what a layer reads from the context, and for a composite the
+    context itself: pass them on. A layer made in the call function stands beside the layer it was made for, as
+    `<path>+<class>`.
+
+    Args:
+        model: A tree, or a graph; a graph that was rewired keeps that.
+        call: The call function.
+        inputs: What the graph is called with, for a tree that does not know: `Input`s.
+
+    Returns:
+        A graph that shares the weights of `model`, which stays as it is.
+
+    Raises:
+        TypeError: the inputs of the tree are not known and not given.
+        LookupError: something replaced what a later layer needs.
+
+    Source: the layer-graph cloning of Keras (https://github.com/keras-team/keras/pull/19600).
+
+    Example:
+        >>> import torch
+        >>> from suture import layers as sl
+        >>> from suture.graph.input import Input
+        >>> def call(layer, *args, **kwargs):
+        ...     y = layer(*args, **kwargs)
+        ...     return 2 * y if isinstance(layer, sl.Linear) else y
+        >>> model = sl.Chain(sl.Linear(2, 2), sl.ReLU())
+        >>> rewired = rewire(model, call, inputs=Input("x", shape=(None, 2)))
+        >>> x = torch.ones(1, 2)
+        >>> torch.equal(rewired(x), torch.relu(2 * model[0](x)))
+        True
+    """
+    from suture.graph.tracing import as_graph
+
+    graph = as_graph(model, inputs)
+    return graph.like(replay(graph, graph.inputs, call))

@@ -1,0 +1,112 @@
+"""From a tree, or any function of symbolic values, to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch import nn
+
+from suture.graph.graph import Graph
+from suture.graph.input import Input
+from suture.graph.recording import standing_in
+from suture.graph.values import Value, values_in
+from suture.layers.composite import Composite
+from suture.layers.context import Entries, Read
+from suture.layers.symbolic import seeing_plain_calls
+
+
+def trace(
+    model: nn.Module | Callable[..., Any],
+    *inputs: Any,
+    context: Entries | None = None,
+    written: tuple[tuple[str, str], ...] = (),
+) -> Graph:
+    """The graph of what `model` does with `inputs`.
+
+    Every call of a leaf is one step of it. Context entries that the tree reads are inputs, named by their key: those
+    with a default are optional, for others an `Input` is given in `context`.
+
+    Args:
+        model: A tree, a layer, or a function of symbolic values.
+        inputs: What it is called with: `Input`s, or structures of them.
+        context: What entries are: `{"scope": {"key": Input(...)}}`, or a value that is the same in every call.
+        written: Entries (scope, key) that the tree writes, to be returned as well: the outputs are then the result and
+            a dictionary of them by key.
+
+    Raises:
+        TypeError: no input is given, or an entry is missing that has no default; the message names it.
+
+    Example:
+        >>> from suture import layers as sl
+        >>> shift = sl.Sum(sl.Identity(), sl.UseContext("side", "shift", default=0.0))
+        >>> model = sl.Chain(up=sl.Linear(2, 4), shift=shift)
+        >>> graph = trace(model, Input("x", shape=(None, 2)))
+        >>> list(graph.state_dict()), list(graph.flat_inputs)
+        (['up.weight', 'up.bias'], ['x', 'shift'])
+    """
+    named = {value.name: value for value in values_in(inputs) if isinstance(value, Input)}
+    if not values_in((inputs, context)):
+        raise TypeError(
+            "A graph is traced from symbolic inputs: trace(model, Input('x', shape=(None, 64))). Received none."
+        )
+    entries, reads = _entries(model, dict(context or {}), named) if isinstance(model, Composite) else ({}, {})
+    keywords = {"context": entries} if entries else {}
+    with standing_in(None), seeing_plain_calls():
+        outputs = model(*inputs, **keywords)
+    source = model if isinstance(model, nn.Module) else None
+    given = {**_parameters(inputs), **{name: entries[read.scope][read.key] for name, read in reads.items()}}
+    graph = Graph(inputs=given, outputs=outputs, source=source)
+    graph.reads = reads
+    graph.init_cache = getattr(model, "init_cache", None)
+    return graph
+
+
+def as_graph(model: nn.Module, inputs: Any = None) -> Graph:
+    """A graph as it is; a tree traced, with its own inputs or those that are given."""
+    if isinstance(model, Graph):
+        return model
+    if inputs is None:
+        known = getattr(model, "graph_inputs", None)
+        if known is None:
+            raise TypeError(
+                f"A {type(model).__name__} does not say what it is called with. "
+                f"Give it: inputs=Input('x', shape=(None, 64)), or a tuple of several."
+            )
+        inputs = known()
+    return trace(model, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
+
+
+def _parameters(inputs: tuple[Any, ...]) -> dict[str, Any]:
+    """The inputs by name: an input by its own, a structure by its number."""
+    return {
+        each.name if isinstance(each, Input) else f"input_{number}": each
+        for number, each in enumerate(inputs)
+        if values_in(each)
+    }
+
+
+def _entries(
+    model: Composite, context: dict[str, Any], taken: Mapping[str, Value]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Read]]:
+    """What every entry is that the tree reads, and which of them are inputs, by the name of the input."""
+    entries = {scope: dict(cast("Mapping[str, Any]", keys)) for scope, keys in context.items()}
+    reads: dict[str, Read] = {}
+    missing: list[Read] = []
+    for read in model.context_inputs:
+        given = entries.setdefault(read.scope, {})
+        if read.key not in given:
+            if read.required:
+                missing.append(read)
+                continue
+            name = read.key if read.key not in taken and read.key not in reads else f"{read.scope}_{read.key}"
+            given[read.key] = Input(name, optional=True, default=read.default)
+        if isinstance(entry := given[read.key], Input):
+            reads[entry.name] = read
+    if missing:
+        wanted = ", ".join(f"{read.scope!r}: {{{read.key!r}: Input({read.key!r}, shape=(...))}}" for read in missing)
+        raise TypeError(
+            f"{type(model).__name__} reads {', '.join(read.identity for read in missing)} from the context, which "
+            f"has no default, so it is an input of the graph: trace(model, ..., context={{{wanted}}})."
+        )
+    return {scope: keys for scope, keys in entries.items() if keys}, reads
