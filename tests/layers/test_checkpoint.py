@@ -293,6 +293,18 @@ class TestErrors:
 
 
 class TestCompiled:
+    @pytest.fixture(autouse=True)
+    def nothing_compiled_before(self) -> None:
+        torch.compiler.reset()
+
+    @pytest.mark.parametrize("kind", [sl.Chain, sl.Checkpoint])
+    def test_with_lengths_that_change(self, kind: type[sl.Chain]) -> None:
+        model = sl.Chain(kind(sl.SelfAttention(8, num_heads=2, causal=True)))
+        compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+        for length in (5, 7, 1):
+            x = torch.randn(1, length, 8, requires_grad=True)
+            torch.testing.assert_close(compiled(x), model(x))
+
     def test_with_a_full_graph_that_still_checkpoints(self) -> None:
         model = with_checkpoints(decoder()).eval()
         model.append(sl.Checkpoint(sl.SetContext("side", "h"), sl.Linear(8, 8)), "last")

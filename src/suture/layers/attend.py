@@ -73,7 +73,10 @@ class ScaledDotProductAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, *, mask: Tensor | None = None
     ) -> Tensor:
         mask = self.mask_for(query, key, bias, mask)
-        causal = mask is None and self.causal and bool(query.shape[-2] > 1)  # a symbol, where it is exported
+        causal = mask is None and self.causal
+        if query.shape[-2] == 1:
+            # Asked here, not computed: where lengths are dynamic the answer would be a symbol.
+            causal = False
         grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=grouped
