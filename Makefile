@@ -50,6 +50,7 @@ format: $(DEVELOPMENT)
 
 benchmark: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.composition
+	$(BIN)/python -m benchmarks.edits
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.decode

@@ -85,6 +85,10 @@ class Inside(sl.Chain, Adapter[sl.Composite]):
         return super().inject(parent)
 
 
+Edited = Callable[[sl.Composite, Draw], Handle]
+"""What makes an edit of a tree."""
+
+
 def places(model: sl.Composite) -> list[Place]:
     return list(model.places())
 
@@ -199,6 +203,33 @@ def several(model: sl.Composite, draw: Draw) -> Handle:
         for _ in range(draw(st.integers(0, 3))):
             plain_edit(model, draw)
     return edit
+
+
+def selected_edit(model: sl.Composite, draw: Draw) -> Handle:
+    """One edit of several places at once."""
+    found = places(model)
+    chosen = draw(st.lists(st.sampled_from(found), min_size=1, max_size=4, unique_by=id))
+    slots = {id(place.slot) for place in chosen}
+    selected = select(model, lambda match: id(match.slot) in slots)
+    if draw(st.booleans()):
+        selected = selected.innermost()
+    match draw(st.integers(0, 5)):
+        case 0:
+            return selected.remove()
+        case 1:
+            return selected.replace(lambda layer: part(draw, 1))
+        case 2:
+            return selected.insert_before(lambda layer: leaf(draw))
+        case 3:
+            return selected.insert_after(lambda layer: layer.structural_copy() if is_tree(layer) else leaf(draw))
+        case 4:
+            return selected.wrap(lambda layer: sl.Sum(layer, leaf(draw)))
+        case _:
+            return selected.adapt(lambda layer: Around(layer, [leaf(draw)], []))
+
+
+def is_tree(layer: nn.Module) -> bool:
+    return isinstance(layer, sl.Composite)
 
 
 EDITS: tuple[Callable[[sl.Composite, Draw], Handle], ...] = (

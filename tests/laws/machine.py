@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,9 +20,11 @@ from suture import layers as sl
 from suture.layers.edit import editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
-from tests.laws.edits import Handle, inject, places, plain_edit, several
-from tests.laws.snapshots import appearance, check, differences, keys_of, snapshot
-from tests.laws.trees import tree
+from suture.surgery.selection import SelectionError, select
+from tests.laws.edits import Edited, Handle, inject, places, plain_edit, selected_edit, several
+from tests.laws.elsewhere import WHERE
+from tests.laws.snapshots import appearance, check, differences, keys_of, snapshot, state, without_tensors
+from tests.laws.trees import Draw, tree
 
 
 class BoomError(Exception):
@@ -28,9 +32,15 @@ class BoomError(Exception):
 
 
 class Editing(RuleBasedStateMachine):
-    """Law 3, and with it what must hold after every step."""
+    """Laws 2, 3, 4 and 6, and with them what must hold after every step.
+
+    A deep copy made at the start is not edited, and gets all else that is done to the model: casts, modes, steps of an
+    optimiser, freezing. When every edit is undone, the model is what it was by identity, and the copy by its values.
+    """
 
     model: sl.Composite
+    steps: ClassVar[Counter[str]] = Counter()
+    """How often each rule was followed, and how often an edit or an undo was refused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,47 +51,84 @@ class Editing(RuleBasedStateMachine):
         self.model = tree(data.draw)
         self.at_the_start = snapshot(self.model)
         self.keys = keys_of(self.model)
+        self.bare = set(self.model.state_dict())
+        self.unedited = copy.deepcopy(self.model)
+        self.parameters = list(self.model.parameters())
+        self.is_as_made = True
         note(f"{self.model}")
 
-    def made(self, handle: Handle) -> None:
-        self.handles.append(handle)
-        note(f"{handle!r}\n{self.model}")
+    def did(self, step: str, handle: Handle | None = None) -> None:
+        self.steps[step] += 1
+        if handle is not None:
+            self.handles.append(handle)
+        note(f"{step}: {handle!r}\n{self.model}")
+
+    def make(self, step: str, edit: Edited, draw: Draw) -> None:
+        """Makes an edit; one that is refused changes nothing."""
+        before, refused = snapshot(self.model), None
+        try:
+            self.did(step, edit(self.model, draw))
+        except EditError as error:
+            refused = str(error)
+        if refused is not None:
+            self.did(f"{step}, refused")
+            assert not differences(before, snapshot(self.model)), f"a refused edit changed something: {refused}"
 
     # Edits
 
     @rule(data=st.data())
     def edit(self, data: st.DataObject) -> None:
-        self.made(plain_edit(self.model, data.draw))
+        self.make("edit", plain_edit, data.draw)
 
     @rule(data=st.data())
     def edit_as_one(self, data: st.DataObject) -> None:
-        self.made(several(self.model, data.draw))
+        self.make("several edits as one", several, data.draw)
+
+    @precondition(lambda self: len(places(self.model)) > 0)
+    @rule(data=st.data())
+    def edit_what_is_selected(self, data: st.DataObject) -> None:
+        self.make("edit of a selection", selected_edit, data.draw)
 
     @precondition(lambda self: len(places(self.model)) > 0)
     @rule(data=st.data())
     def inject(self, data: st.DataObject) -> None:
-        self.made(inject(self.model, data.draw))
+        self.make("inject", inject, data.draw)
+
+    @rule(data=st.data(), where=st.sampled_from(sorted(WHERE)))
+    def edit_elsewhere(self, data: st.DataObject, where: str) -> None:
+        """In another thread, or in a task."""
+
+        def edit(model: sl.Composite, draw: Draw) -> Handle:
+            if places(model) and draw(st.booleans()):
+                return WHERE[where](lambda draw: inject(model, draw), draw)
+            return WHERE[where](lambda draw: several(model, draw), draw)
+
+        self.make(f"edit in a {where}", edit, data.draw)
 
     @precondition(lambda self: len(self.handles) > 0)
-    @rule(data=st.data())
-    def undo(self, data: st.DataObject) -> None:
-        self.take_back(data.draw(st.integers(0, len(self.handles) - 1)))
+    @rule(data=st.data(), where=st.sampled_from(("here", *sorted(WHERE))))
+    def undo(self, data: st.DataObject, where: str) -> None:
+        self.take_back(data.draw(st.integers(0, len(self.handles) - 1)), where)
 
-    def take_back(self, number: int) -> bool:
-        before = snapshot(self.model)
+    def take_back(self, number: int, where: str = "here") -> bool:
+        before, handle = snapshot(self.model), self.handles[number]
         refused: EditError | None = None
         try:
-            self.handles[number].undo()
+            if where == "here":
+                handle.undo()
+            else:
+                WHERE[where](lambda draw: handle.undo(), None)
         except EditError as error:
             refused = error
         if refused is not None:
-            note(f"refused: {self.handles[number]!r}: {refused}")
+            self.did("undo, refused")
+            note(f"refused: {handle!r}: {refused}")
             assert number < len(self.handles) - 1, f"the last edit cannot be undone: {refused}"
             assert not differences(before, snapshot(self.model)), "a refused undo changed something"
             return False
-        note(f"undone: {self.handles[number]!r}\n{self.model}")
-
         del self.handles[number]
+        self.did("undo")
+        note(f"undone: {handle!r}")
         return True
 
     # Failures
@@ -92,24 +139,81 @@ class Editing(RuleBasedStateMachine):
         made: list[Handle] = []
         with pytest.raises(BoomError), editing(self.model):  # noqa: PT012 (the block is what is tested)
             for _ in range(data.draw(st.integers(0, 3))):
-                if self.handles and data.draw(st.booleans()):
-                    handle = self.handles[data.draw(st.integers(0, len(self.handles) - 1))]
-                    try:
+                try:
+                    if self.handles and data.draw(st.booleans()):
+                        handle = self.handles[data.draw(st.integers(0, len(self.handles) - 1))]
                         handle.undo()
-                    except EditError:
-                        continue
-                    note(f"inside: undone {handle!r}\n{self.model}")
-                elif places(self.model) and data.draw(st.booleans()):
-                    made.append(inject(self.model, data.draw))
-                    note(f"inside: {made[-1]!r}\n{self.model}")
-                else:
-                    made.append(plain_edit(self.model, data.draw))
-                    note(f"inside: {made[-1]!r}\n{self.model}")
+                        note(f"inside: undone {handle!r}\n{self.model}")
+                    elif places(self.model) and data.draw(st.booleans()):
+                        made.append(inject(self.model, data.draw))
+                        note(f"inside: {made[-1]!r}\n{self.model}")
+                    else:
+                        made.append(plain_edit(self.model, data.draw))
+                        note(f"inside: {made[-1]!r}\n{self.model}")
+                except EditError:
+                    continue
             raise BoomError
+        self.did("exception")
         assert not differences(before, snapshot(self.model)), "something is left of a block that failed"
         for handle in made:
             with pytest.raises(EditError):
                 handle.undo()
+
+    # What is no edit, and stays
+
+    @rule(dtype=st.sampled_from((torch.float32, torch.float64, torch.bfloat16)))
+    def cast(self, dtype: torch.dtype) -> None:
+        self.model.to(dtype)
+        self.unedited.to(dtype)
+        self.is_as_made = False
+        self.did(f"to({dtype})")
+
+    @rule(mode=st.booleans())
+    def train(self, mode: bool) -> None:
+        self.model.train(mode)
+        self.unedited.train(mode)
+        self.is_as_made = False
+        self.did(f"train({mode})")
+
+    @rule()
+    def optimise(self) -> None:
+        for parameters in (self.parameters, list(self.unedited.parameters())):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            if parameters:
+                torch.optim.SGD(parameters, lr=0.25).step()
+            for parameter in parameters:
+                parameter.grad = None
+        self.is_as_made = False
+        self.did("step of an optimiser")
+
+    @precondition(lambda self: len(places(self.model)) > 0)
+    @rule(data=st.data(), trained=st.booleans())
+    def freeze(self, data: st.DataObject, trained: bool) -> None:
+        chosen = data.draw(st.lists(st.sampled_from([place.path for place in places(self.model)]), min_size=1))
+        selected = select(self.model, lambda match: match.path in chosen)
+        try:
+            selected.unfreeze() if trained else selected.freeze()
+        except SelectionError:
+            return
+        for mine, other in zip(self.parameters, self.unedited.parameters(), strict=True):
+            other.requires_grad_(mine.requires_grad)
+        self.is_as_made = False
+        self.did("freeze")
+
+    @rule()
+    def save_and_load(self) -> None:
+        saved = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(1)
+        assert self.model.load_state_dict(saved, strict=True)
+        loaded = self.model.state_dict()
+        assert all(torch.equal(loaded[key], tensor) for key, tensor in saved.items())
+        # What is there of the bare model loads into it, under its own keys.
+        bare = {key: tensor for key, tensor in saved.items() if key in self.bare}
+        assert not copy.deepcopy(self.unedited).load_state_dict(bare, strict=False).unexpected_keys
+        self.did("save and load")
 
     # Copies
 
@@ -124,6 +228,8 @@ class Editing(RuleBasedStateMachine):
             copied = self.model.structural_copy()
         check(copied)
         assert appearance(copied) == seen
+        shared = {id(parameter) for parameter in copied.parameters()} & {id(each) for each in self.model.parameters()}
+        assert bool(shared) == (way == "structural" and bool(list(self.model.parameters())))
         adapters: list[Any] = [layer for layer in copied.layers(sl.Composite) if isinstance(layer, Adapter)]
         while adapters:
             chosen = adapters.pop(data.draw(st.integers(0, len(adapters) - 1)))
@@ -136,6 +242,7 @@ class Editing(RuleBasedStateMachine):
                 layer for layer in copied.layers(sl.Composite) if isinstance(layer, Adapter) and layer in adapters
             ]
         assert not differences(before, snapshot(self.model)), "the copy shares structure with the original"
+        self.did(f"{way} copy")
 
     @invariant()
     def holds(self) -> None:
@@ -143,8 +250,14 @@ class Editing(RuleBasedStateMachine):
             check(self.model, self.keys)
 
     def teardown(self) -> None:
-        if hasattr(self, "model"):
-            while self.handles:
-                self.take_back(len(self.handles) - 1)
-                check(self.model, self.keys)
-            assert not differences(self.at_the_start, snapshot(self.model))
+        if not hasattr(self, "model"):
+            return
+        while self.handles:
+            self.take_back(len(self.handles) - 1)
+            check(self.model, self.keys)
+        now = snapshot(self.model)
+        if self.is_as_made:
+            assert not differences(self.at_the_start, now)
+        assert not differences(without_tensors(self.at_the_start), without_tensors(now))
+        assert appearance(self.model) == appearance(self.unedited)
+        assert state(self.model) == state(self.unedited)

@@ -17,7 +17,7 @@ from suture.layers.printing import tree as printed
 from tests.laws.trees import WIDTH, evaluate
 
 X = torch.linspace(-1, 1, 2 * WIDTH).reshape(2, WIDTH)
-ENTRIES = {"given": torch.full((2, WIDTH), 0.25), "shift": 0.5}
+GIVEN = torch.full((2, WIDTH), 0.25)
 
 
 @dataclass
@@ -58,6 +58,23 @@ def differences(one: Snapshot, other: Snapshot) -> dict[str, tuple[Any, Any]]:
     return {key: (fact, other.facts[key]) for key, fact in one.facts.items() if fact != other.facts[key]}
 
 
+def without_tensors(one: Snapshot) -> Snapshot:
+    """What of a snapshot stays when tensors are cast or trained: all that is structure, by identity."""
+    kept = {"wiring", "names in the wiring", "parents", "paths", "names that were given", "hooks", "keys", "context"}
+    facts = {key: fact for key, fact in one.facts.items() if key in kept}
+    facts["modules"] = [(name, module) for name, module, _ in one.facts["modules"]]
+    return Snapshot(facts, one.kept)
+
+
+def state(model: sl.Composite) -> dict[str, Any]:
+    """The values of every tensor, bit for bit, and the modes."""
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {
+        "tensors": {name: (t.dtype, t.requires_grad, t.detach().double().tolist()) for name, t in tensors},
+        "modes": {name: module.training for name, module in model.named_modules(remove_duplicate=False)},
+    }
+
+
 def appearance(model: sl.Composite) -> dict[str, Any]:
     """What of a snapshot is equal for a copy."""
     facts = snapshot(model).facts
@@ -67,9 +84,10 @@ def appearance(model: sl.Composite) -> dict[str, Any]:
 def outcome(model: sl.Composite) -> Any:
     """The bits that a call returns, or the type of the exception that it raises."""
     torch.manual_seed(0)
+    dtype = dtype_of(model)
     try:
         with torch.no_grad():
-            return bits(model(X, context=entries_for(model)))
+            return bits(model(X.to(dtype), context=entries_for(model, dtype)))
     except Exception as error:
         return type(error).__name__
 
@@ -77,22 +95,29 @@ def outcome(model: sl.Composite) -> Any:
 def expected(model: sl.Composite) -> Any:
     """What `outcome` should be by the definition of the composites."""
     torch.manual_seed(0)
-    entries = {("side", key): value for key, value in entries_for(model)["side"].items()}
+    dtype = dtype_of(model)
+    entries = {("side", key): value for key, value in entries_for(model, dtype)["side"].items()}
     try:
         with torch.no_grad():
-            return bits(evaluate(model, (X,), entries))
+            return bits(evaluate(model, (X.to(dtype),), entries))
     except Exception as error:
         return type(error).__name__
 
 
-def entries_for(model: sl.Composite) -> dict[str, dict[str, Any]]:
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype in which a tree can be called, if it is all of one."""
+    return next((tensor.dtype for tensor in (*model.parameters(), *model.buffers())), torch.float32)
+
+
+def entries_for(model: sl.Composite, dtype: torch.dtype = torch.float32) -> dict[str, dict[str, Any]]:
     """Those entries that the tree reads; others would be refused."""
-    return {"side": {read.key: ENTRIES[read.key] for read in model.context_inputs}}
+    entries = {"given": GIVEN.to(dtype), "shift": 0.5}
+    return {"side": {read.key: entries[read.key] for read in model.context_inputs}}
 
 
 def bits(result: Any) -> Any:
     if isinstance(result, Tensor):
-        return result.shape, result.numpy().tobytes()
+        return result.shape, result.double().numpy().tobytes()
     if isinstance(result, tuple):
         return tuple(bits(each) for each in result)
     return result

@@ -45,7 +45,7 @@ class Rebuilt(sl.Chain, Adapter[sl.Chain]):
         with self.setup_adapter(target):
             super().__init__(target)
 
-    def inject(self, parent: sl.Composite | None = None) -> Rebuilt:
+    def inject(self, parent: nn.Module | None = None) -> Rebuilt:
         inner = self.target.ensure_find(sl.Parallel)
         self.target.replace(inner, sl.Parallel(*(sl.Sum(layer, Zero()) for layer in inner)))
         return super().inject(parent)
@@ -162,9 +162,19 @@ def test_a_plain_module_with_trees_inside_is_copied() -> None:
 def test_an_adapter_in_a_copy_still_refuses_what_it_must() -> None:
     tree, _ = adapted()
     copied = copy.deepcopy(tree)
-    match = select(copied, "blocks.1").one()
     inner = copied.layers(Beside)[-1]
-    match.parent.replace(match.layer, sl.Identity())
+    select(copied, "blocks.1").replace(sl.Identity())
     inner.eject()
     with pytest.raises(EditError, match="not injected"):
         inner.eject()
+
+
+@pytest.mark.parametrize("make_copy", [COPIES["deep copy"], COPIES["structural copy"]])
+def test_an_adapter_in_a_copied_wrapper_of_it_has_no_tree_to_go_out_of(make_copy: Copy) -> None:
+    tree = sl.Chain(query=sl.Chain(linear=nn.Linear(4, 4)))
+    inner: nn.Module = Beside(tree["query"]).inject()
+    outer = Beside(inner).inject()
+    copied: Beside = make_copy(outer)
+    assert torch.equal(copied(X), outer(X))
+    with pytest.raises(EditError, match="without the tree around it"):
+        copied.layers(Beside)[0].eject()

@@ -98,7 +98,9 @@ class Swap:
         self._author = weakref.ref(state["_author"]) if state["_author"] is not None else None
 
     def __str__(self) -> str:
-        where = path_of(self.home, self.new_name or self.old_name)
+        name = self.new_name or self.old_name
+        # A copy of a part does not have the tree around it.
+        where = path_of(self.home, name) if node_of(self.home) is not None else name
         author = self.author
         if author is not None:
             return f"the adapter {type(author).__name__} at {where!r}"
@@ -289,7 +291,7 @@ class Swap:
 
     def _refuse_what_is_in_the_way(self, together: set[int]) -> None:
         slot, new = self.slot, self.new
-        if node_of(self.composite) is None:
+        if node_of(self.composite) is None or node_of(self.home) is None:
             raise EditError("This was copied without the tree around it, so it cannot be taken out of that tree.")
         if slot.layer is not new and not (self.hoists and slot.layer is not None):
             later = next((change for change in reversed(slot.swaps) if change.number > self.number), None)
