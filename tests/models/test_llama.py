@@ -41,7 +41,7 @@ def transformers_config(**changes: object) -> Checkpoint:
 
 
 def parameters(model: models.LoadedModel) -> dict[str, torch.Tensor]:
-    return {**model.backbone.state_dict(), "head": model.head.weight.detach()}
+    return {**model.backbone.state_dict(), **model.head.state_dict(prefix="head.")}
 
 
 # The tree

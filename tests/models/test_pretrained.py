@@ -30,7 +30,7 @@ def blocks(model: LoadedModel) -> sl.Stack:
 
 
 def parameters(model: LoadedModel) -> dict[str, torch.Tensor]:
-    return {**model.backbone.state_dict(), "head": model.head.weight.detach()}
+    return {**model.backbone.state_dict(), **model.head.state_dict(prefix="head.")}
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -142,12 +142,13 @@ def test_a_tied_weight_is_written_once(tiny_llama_folder: Folder, tmp_path: Path
 
 def test_whether_a_head_is_tied_is_seen_from_the_tensors(tiny_llama_folder: Folder, tmp_path: Path) -> None:
     model = models.load(tiny_llama_folder(tie_word_embeddings=True))
-    model.head.weight = nn.Parameter(model.head.weight.detach() * 2)
+    doubled = nn.Parameter(model.head.state_dict()["weight"] * 2)
+    model.head.weight = doubled
 
     save(model, tmp_path)
 
     assert config(tmp_path)["tie_word_embeddings"] is False
-    assert torch.equal(models.load(tmp_path).head.weight, model.head.weight)
+    assert torch.equal(models.load(tmp_path).head.state_dict()["weight"], doubled)
 
 
 def test_a_model_is_saved_in_its_own_dtype(tiny_llama_folder: Folder, tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_grown_vocabulary_is_saved(tiny_llama_folder: Folder, tmp_path: Path) 
     models.save(tmp_path, model.backbone, head, model.description)
 
     assert config(tmp_path)["vocab_size"] == grown.num_embeddings
-    assert torch.equal(models.load(tmp_path).head.weight, grown.weight)
+    assert torch.equal(models.load(tmp_path).head.state_dict()["weight"], grown.weight)
 
 
 def control(model: LoadedModel) -> None:

@@ -16,6 +16,9 @@ import transformers
 from torch import Tensor
 
 VOCABULARY, POSITIONS = 320, 128
+EMBEDDING_SCALE, BLOCK_SCALE = 4, 12
+"""Where a head is tied and blocks add little, a model repeats the token that it sees."""
+EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head")
 BLOCKED = -3e38
 """What is added to scores that shall not count. Infinity would give NaN for a row of nothing else."""
 
@@ -28,14 +31,12 @@ class Example:
         family: The name of transformers' classes, without their ending.
         fields: Of its configuration.
         head: The ending of the class that has a head.
-        scale: What matrices are multiplied with.
         window: How far the attention of some blocks sees, None for all.
     """
 
     family: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     head: str = "ForCausalLM"
-    scale: float = 4.0
     window: int | None = None
 
     def save(self, folder: Path) -> Path:
@@ -47,9 +48,9 @@ class Example:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
             model = model_class(config_class(**(BASE[self.family] | dict(self.fields))))
-            for parameter in model.parameters():
+            for name, parameter in model.named_parameters():
                 if parameter.dim() == 2:
-                    parameter.mul_(self.scale)
+                    parameter.mul_(EMBEDDING_SCALE if any(part in name for part in EMBEDDINGS) else BLOCK_SCALE)
                 else:
                     parameter.add_(0.2 * torch.randn_like(parameter))
         model.save_pretrained(folder)
@@ -101,7 +102,7 @@ def _llama(**fields: Any) -> Example:
 
 
 def _gpt2(**fields: Any) -> Example:
-    return Example("GPT2", fields, head="LMHeadModel", scale=6.0)
+    return Example("GPT2", fields, head="LMHeadModel")
 
 
 def _gemma(**fields: Any) -> Example:

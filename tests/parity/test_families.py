@@ -190,7 +190,7 @@ def test_every_linear_layer_has_its_canonical_name(folder_of: Callable[[str], Pa
     lm = CausalLM.from_pretrained(folder_of(name))
     canonical = {"query", "key", "value", "output", "gate", "up", "down", "head", "projection"}
 
-    linear = {key.split(".")[-1] for key, layer in lm.named_modules() if isinstance(layer, nn.Linear)}
+    linear = {place.path.split(".")[-1] for place in lm.places() if isinstance(place.layer, nn.Linear)}
 
     assert linear <= canonical
     assert {"query", "key", "value", "output", "up", "down"} <= linear
