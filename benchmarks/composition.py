@@ -13,7 +13,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +26,7 @@ WIDTH = 16
 LAYERS = 200
 BLOCK = 10
 DEPTH = 80
-ROUNDS = 40
+ROUNDS = 150
 
 
 # The ways of writing a model
@@ -39,6 +38,9 @@ class Suture:
     linear = sl.Linear
     chain = chain_with_side = sl.Chain
     sum, residual = sl.Sum, sl.Residual
+
+    def block_with_side(self, layers: list[nn.Module], reader: nn.Module, *inner: nn.Module) -> nn.Module:
+        return sl.Chain(*layers, reader, *inner)
 
     def parallel(self, one: nn.Module, other: nn.Module) -> nn.Module:
         return sl.Chain(sl.Parallel(one, other), Join())
@@ -60,6 +62,9 @@ class ByHand:
 
     def chain_with_side(self, *layers: nn.Module) -> nn.Module:
         return LoopWithSide(layers)
+
+    def block_with_side(self, layers: list[nn.Module], reader: nn.Module, *inner: nn.Module) -> nn.Module:
+        return BlockWithSide(layers, reader, *inner)
 
     def sum(self, one: nn.Module, other: nn.Module) -> nn.Module:
         return AddTwo(one, other)
@@ -97,6 +102,9 @@ class Refiners:
                 return one + other
 
         self._join = TheirJoin
+
+    def block_with_side(self, layers: list[Any], reader: Any, *inner: Any) -> Any:
+        return self._layers.Chain(*layers, reader, *inner)
 
     def parallel(self, one: Any, other: Any) -> Any:
         return self._layers.Chain(self._layers.Parallel(one, other), self._join())
@@ -146,6 +154,24 @@ class LoopWithSide(nn.Module):
         return x
 
 
+class BlockWithSide(nn.Module):
+    """Layers, one that takes the side input, and perhaps a block inside that does so too."""
+
+    def __init__(self, layers: Iterable[nn.Module], reader: nn.Module, *inner: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.reader = reader
+        self.inner = nn.ModuleList(inner)
+
+    def forward(self, x: Tensor, side: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        x = self.reader(x, side)
+        for block in self.inner:
+            x = block(x, side)
+        return x
+
+
 class AddTwo(nn.Module):
     """A sum."""
 
@@ -176,17 +202,28 @@ class Join(nn.Module):
         return one + other
 
 
-class JoinTwo(nn.Module):
-    """Two branches and what joins them."""
+class Both(nn.Module):
+    """Two branches, side by side."""
 
     def __init__(self, one: nn.Module, other: nn.Module) -> None:
         super().__init__()
         self.one = one
         self.other = other
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.other(x)
+
+
+class JoinTwo(nn.Module):
+    """Two branches and what joins them."""
+
+    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.both = Both(one, other)
         self.join = Join()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.join(self.one(x), self.other(x))
+        return self.join(*self.both(x))
 
 
 class AddSide(nn.Module):
@@ -223,60 +260,74 @@ def layers(way: Any, kind: str, count: int) -> list[Any]:
     return [getattr(way, kind)(*(way.linear(WIDTH, WIDTH) for _ in range(inner))) for _ in range(count)]
 
 
-def flat(way: Any, chain: Callable[..., Any], kind: str) -> Any:
-    return chain(*layers(way, kind, LAYERS))
+def flat(way: Any, kind: str) -> Any:
+    return (way.chain_with_side if kind == "with_side" else way.chain)(*layers(way, kind, LAYERS))
 
 
-def nested(way: Any, chain: Callable[..., Any], kind: str) -> Any:
-    return chain(*(chain(*layers(way, kind, BLOCK)) for _ in range(LAYERS // BLOCK)))
+def nested(way: Any) -> Any:
+    return way.chain(*(way.chain(*layers(way, "linear", BLOCK)) for _ in range(LAYERS // BLOCK)))
 
 
-def deep(way: Any, chain: Callable[..., Any], kind: str) -> Any:
-    """As many layers, spread over the levels."""
-    ends = [LAYERS * level // DEPTH for level in range(DEPTH + 1)]
-    counts = [end - start for start, end in pairwise(ends)]
-    model = chain(*layers(way, kind, counts[0]))
-    for count in counts[1:]:
-        model = chain(*layers(way, kind, count), model)
+def deep(way: Any) -> Any:
+    model = way.chain(*layers(way, "linear", PER_LEVEL[0]))
+    for count in PER_LEVEL[1:]:
+        model = way.chain(*layers(way, "linear", count), model)
     return model
 
 
-ROWS: dict[str, tuple[Callable[..., Any], str]] = {
-    "Linear, flat": (flat, "linear"),
-    f"Linear, nested {BLOCK} x {LAYERS // BLOCK}": (nested, "linear"),
-    f"Linear, at depth {DEPTH}": (deep, "linear"),
-    "Sum": (flat, "sum"),
-    "Residual": (flat, "residual"),
-    "Parallel": (flat, "parallel"),
-    "UseContext": (flat, "with_side"),
-    f"UseContext, nested {BLOCK} x {LAYERS // BLOCK}": (nested, "with_side"),
-    f"UseContext, at depth {DEPTH}": (deep, "with_side"),
+def nested_with_context(way: Any) -> Any:
+    """Two of the linear layers of each block are added up, and one of them is given the side input."""
+    blocks = LAYERS // BLOCK
+    return way.chain_with_side(*(way.block_with_side(*with_reader(way, BLOCK)) for _ in range(blocks)))
+
+
+def deep_with_context(way: Any) -> Any:
+    """The same for each level."""
+    model = way.block_with_side(*with_reader(way, PER_LEVEL[0]))
+    for count in PER_LEVEL[1:]:
+        model = way.block_with_side(*with_reader(way, count), model)
+    return model
+
+
+def with_reader(way: Any, linears: int) -> tuple[list[Any], Any]:
+    return layers(way, "linear", linears - 2), *layers(way, "with_side", 1)
+
+
+PER_LEVEL = [LAYERS * (level + 1) // DEPTH - LAYERS * level // DEPTH for level in range(DEPTH)]
+"""As many linear layers as elsewhere, spread over the levels."""
+NESTED, DEEP = f"nested {BLOCK} x {LAYERS // BLOCK}", f"at depth {DEPTH}"
+ROWS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "Linear, flat": (lambda way: flat(way, "linear"), False),
+    f"Linear, {NESTED}": (nested, False),
+    f"Linear, {DEEP}": (deep, False),
+    f"Linear, {NESTED}, a context": (nested_with_context, True),
+    f"Linear, {DEEP}, a context": (deep_with_context, True),
+    "Sum": (lambda way: flat(way, "sum"), False),
+    "Residual": (lambda way: flat(way, "residual"), False),
+    "Parallel": (lambda way: flat(way, "parallel"), False),
+    "UseContext": (lambda way: flat(way, "with_side"), True),
 }
+"""How the model of a row is built, and whether it reads a context: in each block, on each level, or in each layer."""
 
 
 def compare_calls() -> None:
-    ways: dict[str, Any] = {"Suture": Suture(), "by hand": ByHand(), "Sequential": Sequential(), "Refiners": refiners()}
+    ways: dict[str, Any] = {"by hand": ByHand(), "Suture": Suture(), "Sequential": Sequential(), "Refiners": refiners()}
     x, side = torch.randn(1, WIDTH), torch.randn(1, WIDTH)
-    print(
-        f"{f'one call of {LAYERS}':<28}{'by hand':>12}" + "".join(f"{name:>12}" for name in ways if name != "by hand")
-    )
-    for row, (build, kind) in ROWS.items():
-        given = side if kind == "with_side" else None
-        candidates: dict[str, Callable[[], object]] = {}
-        for name, way in ways.items():
-            if way is not None and not (given is not None and name == "Sequential"):
-                model = build(way, way.chain if given is None else way.chain_with_side, kind)
-                candidates[name] = lambda way=way, model=model, given=given: way.call(model, x, given)
+    print(f"{f'one call of {LAYERS}':<34}" + "".join(f"{name:>12}" for name in ways))
+    for row, (build, reads_context) in ROWS.items():
+        given = side if reads_context else None
+        present = {name: way for name, way in ways.items() if way and not (reads_context and name == "Sequential")}
         with torch.inference_mode():
-            times = take_turns(candidates, ROUNDS, calls=2)
-        ratios = [
-            f"{ratio(times, name, 'by hand'):.2f}" if name in times else "-" for name in ways if name != "by hand"
-        ]
-        print(
-            f"{row:<28}{duration(statistics.median(times['by hand'])):>12}" + "".join(f"{each:>12}" for each in ratios)
-        )
+            times = take_turns({name: caller(way, build(way), x, given) for name, way in present.items()}, ROUNDS)
+        shown = [duration(statistics.median(times["by hand"]))]
+        shown += [f"{ratio(times, name, 'by hand'):.2f}" if name in times else "-" for name in list(ways)[1:]]
+        print(f"{row:<34}" + "".join(f"{each:>12}" for each in shown))
     if ways["Refiners"] is None:
         print("Refiners is not present.")
+
+
+def caller(way: Any, model: Any, x: Tensor, side: Tensor | None) -> Callable[[], object]:
+    return lambda: way.call(model, x, side)
 
 
 # Edits
