@@ -93,26 +93,40 @@ class History:
             if not entry.swaps:
                 self._take(entry)
                 record.on_rollback(self._put, entry)
-        if swap.new is None or not swap.new_name:
+        if swap.new is None:
             return
-        given, before = _path(swap.home, swap.new_name), _path(swap.home, swap.old_name)
-        for number, reference in list(self._mentions.get(given, {}).values()):
+        before = _path(swap.home, swap.old_name)
+        if swap.hoists:
+            (hole,) = swap.holes
+            given = _reference(*(hole.origin or (hole.composite, hole.slot))).path
+        else:
+            given = _path(swap.home, swap.new_name)
+        mentions = sorted(self._mentions.get(given, {}).values(), key=lambda mention: mention[0])
+        keeping = {number for number, each in mentions if each.path == given and self._is_in_what(number, each)}
+        for number, reference in mentions:
             later = self._entries.get(number)
             if later is None or number <= swap.number:
                 continue
             is_anchor = any(anchor is reference for anchor in later.after.values())
-            if reference is later.place and (reference.path != given or later.operation == "insert"):
+            if swap.hoists:
+                # What was put around it stays where it was; what was done to it or in it goes with it.
+                if reference.path == given and (is_anchor or number in keeping):
+                    self._redirect(record, number, reference, self._standing(before, swap.number, number), None)
+            elif reference is later.place and (reference.path != given or later.operation == "insert"):
                 # What was done inside went out with it.
                 self._take(later)
                 record.on_rollback(self._put, later)
             elif is_anchor and swap.old is None:
                 self._move(record, later, reference, after)
             elif reference.path != given or isinstance(reference, Original):
-                record.set(
-                    later, "what", Unknown(f"it has a part of what stood at {given!r}, which was taken out again")
-                )
+                gone = Unknown(f"it has a part of what stood at {given!r}, which was taken out again")
+                record.set(later, "what", gone)
             elif swap.old is not None:
                 self._redirect(record, number, reference, self._standing(before, swap.number, number), None)
+
+    def _is_in_what(self, number: int, reference: Reference) -> bool:
+        entry = self._entries.get(number)
+        return entry is not None and any(each is reference for each in _references_in(entry.what))
 
     def _standing(self, path: str, since: int, until: int) -> str:
         """The path of what stands at a place after the edits made there between two others."""
@@ -288,7 +302,8 @@ def _place_of(root: Composite, swap: Swap) -> Reference:
     """What a swap took out; numbered where what has its name is called elsewhere too."""
     reference = Reference(_path(swap.home, swap.old_name))
     kept = sum(hole.origin is None for hole in swap.holes) + swap.inherits
-    if swap.home.node.uses.get(swap.old_name, 0) > kept and node_of(swap.old) is None:
+    is_leaf = node_of(swap.old) is None
+    if is_leaf and not swap.inherits and swap.home.node.uses.get(swap.old_name, 0) > kept:
         sites = [(around, slot) for around, slot in slots_of(root) if slot.layer is not None or slot is swap.slot]
         before = sites[: [slot is swap.slot for _, slot in sites].index(True)]
         reference.number = sum(
@@ -304,7 +319,8 @@ def _slot_before(swap: Swap) -> Reference | None:
         return None
     slot = node.slots[position - 1]
     home, reference = home_of(swap.composite, slot), _reference(swap.composite, slot)
-    if slot.layer is None or home.node.uses.get(slot.name, 0) > 1:
+    is_leaf = node_of(slot.layer) is None
+    if slot.layer is None or (is_leaf and home.node.uses.get(slot.name, 0) > 1):
         alike = [each for each in node.slots if each.name == slot.name and home_of(swap.composite, each) is home]
         reference.number = [each is slot for each in alike].index(True)
     return reference

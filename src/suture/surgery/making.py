@@ -107,10 +107,10 @@ class _Making:
         except LookupError:
             return None
         if number is None:
-            inside = (home.node.slots, [(home, slot) for slot in home.node.filled()])[1]
-            found = next((site for site in inside if site[1].name == name and site[1].home is None), None)
-            if found is not None:
-                return found
+            # A slot of what is only the home of something called elsewhere is not in use.
+            own = (slot for slot in home.node.filled() if slot.used and slot.home is None and slot.name == name)
+            if (slot := next(own, None)) is not None:
+                return home, slot
         sites = (site for site in slots_of(self._root) if site[1].layer is not None)
         alike = [site for site in sites if site[1].name == name and home_of(*site) is home]
         return alike[number or 0] if len(alike) > (number or 0) else None
