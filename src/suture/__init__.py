@@ -13,6 +13,7 @@ from suture.layers.edit import Edit, editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
 from suture.surgery.group import AdapterGroup
+from suture.surgery.merging import MergeableAdapter, MergeableGroup
 from suture.surgery.recipe import Recipe, RecipeError, recipe
 from suture.surgery.selection import Selection, select
 from suture.surgery.survey import SelectionError
@@ -28,6 +29,8 @@ __all__ = [
     "ControlVector",
     "Edit",
     "EditError",
+    "MergeableAdapter",
+    "MergeableGroup",
     "Recipe",
     "RecipeError",
     "Selection",

@@ -282,6 +282,23 @@ def test_gradients_under_activation_checkpointing_equal_those_without(where: str
         torch.testing.assert_close(parameter.grad, grad)
 
 
+def test_gradients_under_the_checkpoint_composite_equal_those_without() -> None:
+    tree = model()
+    select(tree, "**").freeze()
+    group = LoRA.on(tree, "query", rank=2)
+    train(group)
+    tree(X).sum().backward()
+    wanted = [parameter.grad for parameter in group.parameters()]
+    for parameter in group.parameters():
+        parameter.grad = None
+    select(tree, "#").wrap(lambda block: sl.Checkpoint(block))
+    tree(X).sum().backward()
+    for parameter, grad in zip(group.parameters(), wanted, strict=True):
+        assert grad is not None
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, grad)
+
+
 @pytest.mark.parametrize("rank", [0, -1, 1.5, True])
 def test_a_rank_that_makes_no_sense_is_refused(rank: Any) -> None:
     with pytest.raises(ValueError, match="rank of a LoRA is a whole number"):

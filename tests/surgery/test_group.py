@@ -133,6 +133,27 @@ def test_a_block_takes_out_what_is_in_when_one_went_out_in_it() -> None:
     assert [type(layer) for layer in model] == [sl.Linear, sl.Linear]
 
 
+def test_nested_blocks_and_an_exception_inside_lead_back_to_the_outer_state() -> None:
+    model = sl.Chain(sl.Linear(2, 2), sl.Linear(2, 2))
+    bare = list(model)
+
+    def fail_inside(outer: AdapterGroup[Beside]) -> None:
+        with Scaled.on(model, "Linear") as inner:
+            with outer:
+                pass
+            assert not outer.is_injected
+            assert inner.is_injected
+            outer.inject()
+            raise ZeroDivisionError
+
+    with Beside.on(model, sl.Linear) as group:
+        outside = [layer for layer, _ in model.walk()]
+        with pytest.raises(ZeroDivisionError):
+            fail_inside(group)
+        assert [layer for layer, _ in model.walk()] == outside
+    assert list(model) == bare
+
+
 def test_it_has_the_names_and_the_layers_of_its_adapters() -> None:
     model = sl.Chain(sl.Linear(2, 2), sl.Linear(2, 2))
     linears = tuple(model)

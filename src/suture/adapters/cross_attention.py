@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from suture import layers as sl
+from suture.layers.description import register
 from suture.surgery.adapter import Adapter
 
 
@@ -27,6 +28,7 @@ class Gate(nn.Module):
         return x * self.gate.tanh()
 
 
+@register("adapters.CrossAttention")
 class CrossAttention(sl.Chain, Adapter[nn.Module]):
     """Adds to what goes into a layer (B, T, D) what it finds in a sequence (B, S, sequence_dim) from the context.
 

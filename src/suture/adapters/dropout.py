@@ -7,11 +7,13 @@ from typing import Any, cast
 from torch import nn
 
 from suture import layers as sl
+from suture.layers.description import register
 from suture.surgery.adapter import Adapter
 from suture.surgery.criteria import Criteria
 from suture.surgery.group import AdapterGroup
 
 
+@register("adapters.Dropout")
 class Dropout(sl.Chain, Adapter[nn.Module]):
     """Zeroes elements of what a layer returns, (...) to the same, with probability `p` while training.
 

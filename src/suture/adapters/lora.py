@@ -24,7 +24,8 @@ from suture.adapters.low_rank import (
     product,
     with_added,
 )
-from suture.layers.recording import EditError, recording
+from suture.layers.description import register
+from suture.layers.recording import EditError
 from suture.surgery.criteria import Criteria
 from suture.surgery.merging import MergeableAdapter, MergeableGroup
 from suture.surgery.selection import Selection, select
@@ -47,6 +48,7 @@ class LowRank(sl.Chain):
     """The branch of a `LoRA`: `down`, `up` and `scale`, or `parts` of them, and what casts and drops on the way."""
 
 
+@register("adapters.LoRA")
 class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
     """`layer(x) + scale * up(down(x))`, of which `down` (R, I) and `up` (O, R) are trained; zero at the start.
 
@@ -204,10 +206,7 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
     @scale.setter
     def scale(self, scale: float) -> None:
         self._factor.fill_(_finite("scale", scale))
-        if self.is_merged:
-            with recording():
-                self.unmerge()
-                self.merge()
+        self.merge_anew()
 
     @property
     def arguments(self) -> dict[str, object]:

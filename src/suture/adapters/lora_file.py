@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from suture import layers as sl
 from suture.adapters.lora import LoRA, LoRAs
-from suture.layers.recording import recording
+from suture.layers.edit import editing
 from suture.surgery.selection import select
 from suture.surgery.survey import Match, SelectionError
 from suture.weights.checkpoint import CheckpointError
@@ -94,7 +94,7 @@ def put_in(model: nn.Module, stored: Sequence[StoredLoRA], source: Path) -> LoRA
             f"{f' and {len(missing) - 8} more' if len(missing) > 8 else ''}, for which {source} has a LoRA. Nothing "
             f"was loaded. Near are: {', '.join(near)}."
         )
-    with recording():
+    with editing(model):
         return LoRAs([_inject(places[each.target], each, source) for each in stored])
 
 

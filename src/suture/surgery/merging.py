@@ -95,6 +95,13 @@ class MergeableAdapter(Adapter[T]):
             for adapter in later:
                 adapter.merge()
 
+    def merge_anew(self) -> None:
+        """Merges it with the weights that it has now, if it is merged."""
+        if self.is_merged:
+            with recording():
+                self.unmerge()
+                self.merge()
+
     def eject(self) -> None:
         if self.is_merged:
             self.unmerge()
