@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeGuard, Unpack, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from suture.generation.prompts import Prompts, read_prompts
 from suture.generation.sampling import Greedy, Sampler, ensure_sampler, random_numbers
 from suture.generation.stopping import Reply, StopConditions
 from suture.generation.text import Tokenizer, as_tokenizer
+from suture.graph.graph import Graph
 from suture.layers import Chain, Composite, Lambda, one_call
 from suture.models import Description
 from suture.weights.checkpoint import CheckpointError
@@ -87,7 +88,7 @@ class CausalLM(Chain):
         tokenizer: Tokenizer | Vocabulary | tokenizers.Tokenizer | None = None,
     ) -> None:
         super().__init__(
-            backbone=at_a_place_of_its_own(backbone if isinstance(backbone, Composite) else FunctionBackbone(backbone)),
+            backbone=at_a_place_of_its_own(backbone if _reads_inputs(backbone) else FunctionBackbone(backbone)),
             last=LastPositions(),
             head=at_a_place_of_its_own(head if isinstance(head, nn.Module) else Lambda(head)),
         )
@@ -302,3 +303,8 @@ def changes_hidden_states(layer: nn.Module) -> bool:
 def at_a_place_of_its_own(layer: nn.Module) -> nn.Module:
     """The layer, or its structural copy where it has a place in another tree."""
     return layer.structural_copy() if isinstance(layer, Composite) and layer.parent is not None else layer
+
+
+def _reads_inputs(backbone: object) -> TypeGuard[nn.Module]:
+    """Whether a backbone reads what it is given from the context: a tree, or a graph of one."""
+    return isinstance(backbone, Composite) or (isinstance(backbone, Graph) and bool(backbone.reads))

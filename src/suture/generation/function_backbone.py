@@ -42,7 +42,9 @@ class FunctionBackbone(Composite):
         is_module = isinstance(function, nn.Module)
         super().__init__(*([function] if is_module else []))
         self._function = None if is_module else function
-        parameters = inspect.signature(function.forward if is_module else function).parameters
+        # A module's own signature is that of any module, unless it says what it takes, as a graph does.
+        asked = function.forward if is_module and not hasattr(function, "__signature__") else function
+        parameters = inspect.signature(asked).parameters
         names = [name for name in INPUTS if name in parameters]
         self._inputs = {name: Read("inputs", name, default=None) for name in names}
         self.reads = self._inputs

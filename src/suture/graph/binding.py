@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor
 
 from suture.graph.input import Input
-from suture.graph.values import Value
+from suture.graph.values import Value, values_in
 from suture.layers.context import REQUIRED
+
+# A union of types cannot be traced by torch.compile where a call is bound.
+_STRUCTURES = (dict, list, tuple)
+_SEQUENCES = (list, tuple)
 
 
 class Parameters:
@@ -24,6 +29,20 @@ class Parameters:
                 if value in set(self.flat.values()):
                     raise ValueError(f"One value was given as two inputs, the second as {path!r}. Give it once.")
                 self.flat[path.replace(".", "_")] = value
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The parameters, with the defaults of those that may be left out."""
+        kind = (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if self._required_come_first() else inspect.Parameter.KEYWORD_ONLY
+        )
+        return inspect.Signature(
+            [inspect.Parameter(name, kind, default=_default(structure)) for name, structure in self.by_name.items()]
+        )
+
+    def _required_come_first(self) -> bool:
+        optional = [_default(structure) is not inspect.Parameter.empty for structure in self.by_name.values()]
+        return optional == sorted(optional)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The value of each flat input, checked.
@@ -55,7 +74,14 @@ class Parameters:
         if len(args) != 1 or kwargs or isinstance(self.structure, Value):
             return False
         alone = len(self.by_name) == 1 and not isinstance(next(iter(self.by_name.values())), Value)
-        return isinstance(args[0], dict | list | tuple) and not alone
+        return isinstance(args[0], _STRUCTURES) and not alone
+
+
+def _default(structure: Any) -> Any:
+    values = values_in(structure)
+    if all(isinstance(value, Input) and value.optional for value in values):
+        return values[0].default if isinstance(structure, Input) else None
+    return inspect.Parameter.empty
 
 
 def _named(inputs: Any) -> Iterator[tuple[str, Any]]:
@@ -89,7 +115,9 @@ def _leaves(path: str, structure: Any) -> Iterator[tuple[str, Value]]:
 
 
 def _spread(structure: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    return ((), structure) if isinstance(structure, Mapping) else (tuple(structure), {})
+    if isinstance(structure, Mapping):
+        return (), cast("Mapping[str, Any]", structure)
+    return tuple(structure), {}
 
 
 def _matched(path: str, wanted: Any, given: Any) -> Iterator[Any]:
@@ -109,11 +137,12 @@ def _matched(path: str, wanted: Any, given: Any) -> Iterator[Any]:
         for name in names:
             yield from _matched(f"{path}.{name}", wanted[name], cast("Any", given).get(name, REQUIRED))
         return
-    if not isinstance(given, list | tuple) or len(cast("Any", given)) != len(names):
+    sequence = cast("Any", given)
+    if not isinstance(given, _SEQUENCES) or len(sequence) != len(names):
         kind = "a dictionary of" if isinstance(wanted, Mapping) else f"a {type(wanted).__name__} of {len(names)}:"
-        received = f"{type(given).__name__}{f' of {len(given)}' if hasattr(given, '__len__') else ''}"
+        received = f"{type(sequence).__name__}{f' of {len(sequence)}' if hasattr(sequence, '__len__') else ''}"
         raise TypeError(f"The input {path!r} is {kind} {', '.join(map(str, names))}. Received: {received}.")
-    for name, inner in zip(names, cast("Sequence[Any]", given), strict=True):
+    for name, inner in zip(names, sequence, strict=True):
         yield from _matched(f"{path}.{name}", wanted[name], inner)
 
 

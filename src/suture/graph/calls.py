@@ -39,6 +39,11 @@ class Item:
         return type(self.target).__name__ if self.is_layer else getattr(self.target, "__name__", repr(self.target))
 
     @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What it was called with, by position and by keyword."""
+        return self.args, self.kwargs
+
+    @property
     def around(self) -> list[Scope]:
         """The scopes that it is in, the outermost first."""
         return [] if self.parent is None else [*self.parent.around, self.parent]

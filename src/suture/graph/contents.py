@@ -64,7 +64,7 @@ class Contents:
                 waiting.append((value.alias_of, needed_by))
             if value.origin is not None:
                 name = repr(value.origin.path or value.origin.name)
-                waiting += [(other, name) for other in values_in((value.origin.args, value.origin.kwargs))]
+                waiting += [(other, name) for other in values_in(value.origin.arguments)]
         self._reached |= reached
 
     def _find_whole_scopes(self) -> None:

@@ -88,7 +88,7 @@ class Program:
                 if not 0 <= number < len(self.lines):
                     return None
                 call, known = self.lines[number].call, traceback.tb_frame.f_locals
-                received = (known.get(self._names_of(value)) for value in values_in((call.args, call.kwargs)))
+                received = (known.get(self._names_of(value)) for value in values_in(call.arguments))
                 name = f"{self._graph.name_of(call)!r} ({call.name})" if call.is_layer else call.name
                 return f"{name}, called with {', '.join(map(describe, received)) or 'nothing'}"
             traceback = traceback.tb_next
@@ -102,7 +102,7 @@ class Program:
         lines: list[tuple[str, str, Call]] = []
         for number, call in enumerate(calls):
             expression = self._expression(call)
-            for value in values_in((call.args, call.kwargs)):
+            for value in values_in(call.arguments):
                 last_use[self._names_of(value)] = number
             name = self._name(call.whole, self._graph.name_of(call).rpartition(".")[2] if call.is_layer else call.name)
             last_use.setdefault(name, number)
@@ -169,7 +169,7 @@ class Program:
         """What stands for an argument in the code: a name, a literal, or a name that is bound to it."""
         if isinstance(value, Value):
             return self._names_of(value)
-        kind: Any = type(value)
+        kind: Any = type(cast("object", value))
         if kind in (tuple, list):
             parts = ", ".join(map(self._literal, value))
             return f"[{parts}]" if kind is list else f"({parts}{',' if len(value) == 1 else ''})"

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
 
 Dimension = int | str | None
 """The size of a dimension; or its name, where equal names are equal sizes; or None, where equal positions are."""
@@ -66,3 +67,18 @@ def run_on_examples(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if isinstance(target, nn.Module):
             return nn.Module.__call__(target, *args, **kwargs)
         return target(*args, **kwargs)
+
+
+def look_alike(one: Any, other: Any) -> bool:
+    """Whether two structures of examples are such that a layer would do the same with them."""
+    ours, ours_spec = pytree.tree_flatten(one)
+    theirs, theirs_spec = pytree.tree_flatten(other)
+    return ours_spec == theirs_spec and all(map(_look_alike, ours, theirs))
+
+
+def _look_alike(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
+        return type(one) is type(other) and isinstance(one, int | float | str | torch.dtype) and one == other
+    return (one.shape, one.stride(), one.dtype, one.device) == (other.shape, other.stride(), other.dtype, other.device)

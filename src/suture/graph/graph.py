@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -185,6 +186,11 @@ class Graph(TakesContext, Recorded):
         given = dict(zip(self.flat_inputs.values(), self._takes.bind(args, kwargs), strict=True))
         return Running(self, given, Again(self)).outputs()
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The parameters, for whoever asks how it is called."""
+        return self._takes.signature
+
     # Contexts
 
     @property
@@ -221,7 +227,7 @@ class Graph(TakesContext, Recorded):
     def _own_tensors(self) -> None:
         """Owns the tensors that functions are called with: a composite's own, and those of code around."""
         for call in self.contents.needed:
-            for tensor in tensors_in((call.args, call.kwargs)):
+            for tensor in tensors_in(call.arguments):
                 if id(tensor) not in self._holders:
                     name = tensor_name(tensor, call, self._names) or f"constant_{len(self._holders)}"
                     self._holders[id(tensor)] = own_tensor(self, name, tensor, self._edited)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from suture.graph.calls import Call, Scope
-from suture.graph.examples import run_on_examples
+from suture.graph.examples import look_alike, run_on_examples
 from suture.graph.values import Value, alias, as_parts, describe, examples_of, values_in
 from suture.layers.calls import enter_call
 from suture.layers.composite import Composite
@@ -61,7 +61,12 @@ def record(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def record_layer(
-    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], root: nn.Module | None, path: str
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    root: nn.Module | None,
+    path: str,
+    earlier: Call | None = None,
 ) -> Any:
     """Calls a layer; without a `root` it is one of its own, if it holds others."""
     if isinstance(layer, Composite):
@@ -71,7 +76,7 @@ def record_layer(
     if isinstance(layer, Recorded):
         around = layer if root is None else root
         return record_scope(layer, args, kwargs, around, path, {}, lambda inner: layer.inside(inner, kwargs))
-    return record_call(layer, args, kwargs, root, path)
+    return record_call(layer, args, kwargs, root, path, earlier)
 
 
 def record_call(
@@ -80,14 +85,25 @@ def record_call(
     kwargs: dict[str, Any],
     root: nn.Module | None = None,
     path: str = "",
+    earlier: Call | None = None,
 ) -> Any:
-    """Adds one call. What it gives is found on fakes; an error there is that of a call with wrong shapes."""
-    example_args, example_kwargs = examples_of((args, kwargs))
-    try:
-        example = run_on_examples(target, example_args, example_kwargs)
-    except Exception as error:
-        _tell_what_was_called(error, target, args, kwargs)
-        raise
+    """Adds one call. What it gives is found on fakes; an error there is that of a call with wrong shapes.
+
+    An `earlier` call of the same target with arguments that look the same gave what looks the same.
+    """
+    looks = examples_of((args, kwargs))
+    if (
+        earlier is not None
+        and earlier.target is target
+        and look_alike(looks, examples_of((earlier.args, earlier.kwargs)))
+    ):
+        example = earlier.whole.example
+    else:
+        try:
+            example = run_on_examples(target, *looks)
+        except Exception as error:
+            _tell_what_was_called(error, target, args, kwargs)
+            raise
     call = Call(target=target, args=args, kwargs=kwargs, path=path, root=root, parent=_scope.get())
     if call.parent is not None:
         call.parent.items.append(call)

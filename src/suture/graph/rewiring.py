@@ -39,8 +39,8 @@ class Again(Handler):
 
     def call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not call.is_layer:
-            return record_call(call.target, args, kwargs)
-        return record_layer(self.layer_of(call), args, kwargs, self.root, self.path_of(call))
+            return record_call(call.target, args, kwargs, earlier=call)
+        return record_layer(self.layer_of(call), args, kwargs, self.root, self.path_of(call), earlier=call)
 
     def scope(
         self, scope: Scope, args: tuple[Any, ...], run: Callable[[tuple[Any, ...]], Any], running: Running

@@ -88,7 +88,7 @@ class Running:
                 self._go_through(item.items)
 
     def _call(self, call: Call) -> None:
-        args, kwargs = self.map((call.args, call.kwargs))
+        args, kwargs = self.map(call.arguments)
         self.known[-1][call.whole] = self.handler.call(call, args, kwargs)
 
     def _scope(self, scope: Scope) -> None:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from suture.graph.input import Input
 from suture.layers.cache import Cache
 from suture.layers.chain import Chain
 from suture.layers.context import Context, Declaration, Read
+from suture.layers.symbolic import step
 from suture.layers.tokens import Tokens
 from suture.layers.torch_layers import Embedding
 
@@ -65,39 +67,60 @@ class Backbone(Chain):
         """An empty cache for `batch` rows with room for `length` tokens."""
         return Cache(batch, length)
 
+    def graph_inputs(self) -> tuple[Input]:
+        """What a graph of this backbone is called with, beside the entries that it reads."""
+        return (Input("token_ids", shape=(None, None), dtype=torch.long, optional=True),)
+
     def forward(self, *args: Any, context: Context | None = None) -> Any:
         context = Context() if context is None else context
         token_ids: Any = args[0] if args else None
         if len(args) > 1:
             raise TypeError(f"A backbone takes token ids, and all else by name; received {len(args)} arguments.")
         padding_mask, _, positions, embeddings, cache = (context.get("inputs", key, None) for key in _KEYS)
-        tokens = _tokens(token_ids, embeddings)
-        _check_entries(tokens, padding_mask, positions)
-        if positions is None:
-            self._check_room(tokens.shape[-1], cache)
-        if cache is None:
-            _, positions = Tokens().followed_by(tokens.shape, tokens.device, padding_mask, positions)
-        else:
-            version = self.structure_version
-            positions = cache.start(tokens.shape, tokens.device, padding_mask, positions, version)
+        positions = step(
+            begin,
+            token_ids,
+            padding_mask,
+            positions,
+            embeddings,
+            cache,
+            max_positions=self.max_positions,
+            structure_version=self.structure_version,
+        )
         context.set("inputs", "positions", positions)
         try:
-            result = super().forward(token_ids, context=context)
-            if cache is not None:
-                cache.finish()
+            return step(end, super().forward(token_ids, context=context), cache)
         except BaseException:
-            if cache is not None:
+            if isinstance(cache, Cache):
                 cache.discard()
             raise
-        return result
 
-    def _check_room(self, new_tokens: int, cache: Cache | None) -> None:
-        length = new_tokens + (0 if cache is None else cache.length)
-        if self.max_positions is not None and length > self.max_positions:
-            raise ValueError(
-                f"The model has {self.max_positions} positions; received {length} tokens, cached ones included. "
-                f"Shorten the sequence, or give positions=."
-            )
+
+def begin(
+    token_ids: Tensor | None,
+    padding_mask: Tensor | None,
+    positions: Tensor | None,
+    embeddings: Tensor | None,
+    cache: Cache | None,
+    *,
+    max_positions: int | None,
+    structure_version: int | None,
+) -> Tensor:
+    """Begins a call of a backbone: checks what is given, and settles the positions (B, T) of the new tokens."""
+    tokens = _tokens(token_ids, embeddings)
+    _check_entries(tokens, padding_mask, positions)
+    if positions is None:
+        _check_room(max_positions, tokens.shape[-1], cache)
+    if cache is None:
+        return Tokens().followed_by(tokens.shape, tokens.device, padding_mask, positions)[1]
+    return cache.start(tokens.shape, tokens.device, padding_mask, positions, structure_version)
+
+
+def end(result: Any, cache: Cache | None) -> Any:
+    """Ends a call of a backbone that went well: what it gives, with the cache advanced."""
+    if cache is not None:
+        cache.finish()
+    return result
 
 
 class TokenEmbedding(Embedding):
@@ -134,6 +157,15 @@ class TokenEmbedding(Embedding):
                 f"Token id {int(unknown[0])} is not in the vocabulary of {self.num_embeddings} tokens, which are "
                 f"numbered from 0. Do the ids come from the tokenizer of this model?"
             ) from None
+
+
+def _check_room(max_positions: int | None, new_tokens: int, cache: Cache | None) -> None:
+    length = new_tokens + (0 if cache is None else cache.length)
+    if max_positions is not None and length > max_positions:
+        raise ValueError(
+            f"The model has {max_positions} positions; received {length} tokens, cached ones included. "
+            f"Shorten the sequence, or give positions=."
+        )
 
 
 def _tokens(token_ids: Any, embeddings: Tensor | None) -> Tensor:
