@@ -185,13 +185,17 @@ class Node:
         waiting = self.owner is None and (self.taken_apart or self.parent is not None)
         links: dict[str, Any] = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
         derived: dict[str, Any] = {"cached": None, "copy_of": None, "_positions": None, "_filled": None, "_left": None}
-        return self.__dict__ | {"removals": removals, "removal": removal} | derived | links
+        # What only borrows a composite, such as a wrapper that was taken out again, is not its parent.
+        nodes = {slot.order: node for slot in self._filled if (node := node_of(slot.layer)) is not None}
+        calls = {order for order, node in nodes.items() if node.parent is self.module()}
+        return self.__dict__ | {"removals": removals, "removal": removal, "calls": calls} | derived | links
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes the state of a copied or unpickled node. It links what is below; the links upwards come from there."""
         links: dict[str, Any] = {"module": self.module, "_parent": self._parent, "_owner": self._owner}
         derived: dict[str, Any] = {"_positions": {}, "_filled": [], "_left": {}}
         self.__dict__.update(state | links | derived)
+        calls: set[int] = self.__dict__.pop("calls")
         if (owner := state["_owner"]) is not None:
             self.last_owner = owner
         self.removals = {name: weakref.ref(swap) for name, swap in state["removals"].items()}
@@ -203,7 +207,7 @@ class Node:
         for slot in self._filled:
             self._positions.setdefault(id(slot.layer), []).append(slot)
             node = node_of(slot.layer)
-            if node is not None and (slot.used or node._parent is None):
+            if node is not None and (slot.order in calls or node._parent is None):
                 node._parent = self.module
 
     # Wiring
