@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from suture.layers.history import note, take_back
+from suture.layers.history import note, notice, take_back
 from suture.layers.node import Slot, node_of
 from suture.layers.recording import EditError, Recording, recording
 from suture.layers.swap import Swap
@@ -81,6 +81,7 @@ def swap(composite: Composite, slot: Slot, new: nn.Module | None, name: str | No
         if _cancels(record, composite, slot.layer, new):
             return Edit([])
         change = Swap(composite, slot, new, record.author)
+        notice(change)
         change.make(record, record.given_name() or name)
         note(record, change)
     return Edit([change])

@@ -81,8 +81,8 @@ class History:
         self._put(entry)
         record.on_rollback(self._take, entry)
 
-    def undo(self, record: Recording, swap: Swap) -> None:
-        """Makes everything as if a swap had never been made."""
+    def undo(self, record: Recording, swap: Swap, before: str, given: str) -> None:
+        """Makes everything as if a swap had never been made, which put what is at `given` where `before` was."""
         entry = self._by_swap.pop(swap.number, None)
         after: Reference | None = None
         if entry is not None:
@@ -90,17 +90,11 @@ class History:
             record.on_rollback(entry.swaps.add, swap.number)
             entry.swaps.discard(swap.number)
             after = entry.after.get(swap.number)
-            if not entry.swaps:
+            if not entry.swaps and entry.number in self._entries:
                 self._take(entry)
                 record.on_rollback(self._put, entry)
         if swap.new is None:
             return
-        before = _path(swap.home, swap.old_name)
-        if swap.hoists:
-            (hole,) = swap.holes
-            given = _reference(*(hole.origin or (hole.composite, hole.slot))).path
-        else:
-            given = _path(swap.home, swap.new_name)
         mentions = sorted(self._mentions.get(given, {}).values(), key=lambda mention: mention[0])
         keeping = {number for number, each in mentions if each.path == given and self._is_in_what(number, each)}
         for number, reference in mentions:
@@ -182,12 +176,29 @@ class History:
                 self._mentions.pop(path, None)
 
 
-_histories: weakref.WeakKeyDictionary[Swap, History] = weakref.WeakKeyDictionary()
-"""Where a swap is noted, which is not the history of the tree that it is in when that was taken out meanwhile."""
+@dataclass
+class _Noted:
+    """Where a swap was made and noted."""
+
+    before: str
+    """The path of what it took out."""
+    given: str = ""
+    """The path of what it put in."""
+    history: History | None = None
+    """Where it is noted, which is not the history of the tree that it is in when that was taken out meanwhile."""
+
+
+_noted: weakref.WeakKeyDictionary[Swap, _Noted] = weakref.WeakKeyDictionary()
+
+
+def notice(swap: Swap) -> None:
+    """Remembers where an edit will be made: what it takes out may have no path afterwards."""
+    _noted[swap] = _Noted(_path(swap.home, swap.old_name))
 
 
 def note(record: Recording, swap: Swap) -> None:
     """Notes an edit that was made. What an adapter does is noted when it has done all of it, as the adapter."""
+    _noted[swap].given = _reference(swap.composite, swap.slot).path
     for node in _owners(swap.composite):
         record.set(node, "edits", node.edits + 1)
     if record.author is not None:
@@ -200,7 +211,7 @@ def note(record: Recording, swap: Swap) -> None:
     if swap.new is None:
         entry.operation = "remove"
     elif swap.old is not None:
-        entry.leaves = _reference(swap.composite, swap.slot).path
+        entry.leaves = _noted[swap].given
     if swap.new is not None and swap.hoists:
         entry.what = _reference(swap.composite, swap.slot)
     elif swap.new is not None:
@@ -219,7 +230,7 @@ def note_adapter(record: Recording, adapter: nn.Module, target: nn.Module, swaps
     leaves = ""
     place: Reference | Unknown = Unknown("it does not take the place of its target, which is no composite")
     if own := next((swap for swap in standing if swap.new is adapter), None):
-        place, leaves = _place_of(root, own), _reference(own.composite, own.slot).path
+        place, leaves = _place_of(root, own), _noted[own].given
     elif (node := node_of(target)) is not None:
         place = Reference(_path_to(node))
     numbers = {swap.number for swap in standing}
@@ -235,9 +246,13 @@ def take_back(record: Recording, swap: Swap) -> None:
     """Has the history of a tree forget a swap that was undone."""
     for node in _owners(swap.composite):
         record.set(node, "edits", node.edits - 1)
-    history = _histories.get(swap, _root(swap.composite).node.history)
+    noted = _noted.get(swap)
+    if noted is None:
+        # It was made in what this is a copy of.
+        noted = _Noted(_path(swap.home, swap.old_name), _path(swap.home, swap.new_name or swap.old_name))
+    history = noted.history or _root(swap.composite).node.history
     if history is not None:
-        history.undo(record, swap)
+        history.undo(record, swap, noted.before, noted.given)
 
 
 def _add(record: Recording, root: Composite, entry: Entry, swaps: list[Swap]) -> None:
@@ -246,7 +261,8 @@ def _add(record: Recording, root: Composite, entry: Entry, swaps: list[Swap]) ->
     history = root.node.history
     if history is not None:
         history.add(record, entry)
-        _histories.update(dict.fromkeys(swaps, history))
+        for swap in swaps:
+            _noted[swap].history = history
 
 
 def _root(composite: Composite) -> Composite:
@@ -300,7 +316,7 @@ def _reference(composite: Composite, slot: Slot) -> Reference:
 
 def _place_of(root: Composite, swap: Swap) -> Reference:
     """What a swap took out; numbered where what has its name is called elsewhere too."""
-    reference = Reference(_path(swap.home, swap.old_name))
+    reference = Reference(_noted[swap].before)
     kept = sum(hole.origin is None for hole in swap.holes) + swap.inherits
     is_leaf = node_of(swap.old) is None
     if is_leaf and not swap.inherits and swap.home.node.uses.get(swap.old_name, 0) > kept:
