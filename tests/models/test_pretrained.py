@@ -94,7 +94,7 @@ def test_a_folder_without_tokenizer_gives_a_model_of_ids(tiny_llama_folder: Fold
 
 @pytest.mark.parametrize("format", ["transformers", "gguf"])
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(format: Any) -> None:  # noqa: A002
-    with pytest.raises(CheckpointError, match=r"'mamba' .* is not supported\. Supported are: llama\."):
+    with pytest.raises(CheckpointError, match=r"'mamba' .* is not supported\. Supported are: gemma, .*llama"):
         family_of(Checkpoint(Path("x"), format, "mamba", {}, {}))
 
 

@@ -16,16 +16,18 @@ from suture.models.block import TransformerBlock
 from suture.models.block_names import BLOCK, TRANSFORMERS_IGNORED, gguf_rules, transformers_rules
 from suture.models.family import Family
 from suture.models.gemma_parts import (
-    GemmaSizes,
     ScaledTokenEmbedding,
     ZeroCentredRMSNorm,
     gated_feedforward,
+    self_attention,
+    tied_head,
+)
+from suture.models.gemma_settings import (
+    GemmaSizes,
     open_fields,
     open_gguf_fields,
     read_gguf_sizes,
     read_sizes,
-    self_attention,
-    tied_head,
     write_sizes,
 )
 from suture.models.rotary_settings import read_gguf_rotary, read_rotary, write_rotary

@@ -20,21 +20,23 @@ from suture.models.family import Family
 from suture.models.gemma_parts import (
     GGUF_NORMS,
     TRANSFORMERS_NORMS,
-    GemmaSizes,
     ScaledTokenEmbedding,
-    Sizes,
     ZeroCentredRMSNorm,
     capped_head,
     gated_feedforward,
     head_path,
+    self_attention,
+    windowed,
+)
+from suture.models.gemma_settings import (
+    GemmaSizes,
+    gguf_attention_divisor,
     open_fields,
     open_gguf_fields,
     read_gguf_sizes,
     read_layer_types,
     read_sizes,
-    self_attention,
     whole,
-    windowed,
     write_layer_types,
     write_sizes,
 )
@@ -44,6 +46,9 @@ from suture.weights.names import NameTable
 
 PATTERN = 2
 """Every second block has no window."""
+
+LARGEST = 46
+"""Blocks of the largest model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +160,7 @@ def _read_gguf(checkpoint: Checkpoint) -> Gemma2Config:
         **sizes,
         rotary_base=base,
         rotary_scaling=scaling,
-        attention_divisor=sizes["embedding_dim"] // sizes["num_heads"] if is_27b(sizes) else sizes["head_dim"],
+        attention_divisor=gguf_attention_divisor(sizes, LARGEST),
         attention_cap=fields.number("attn_logit_softcapping", 50.0),
         logits_cap=fields.number("final_logit_softcapping", 30.0),
         window=fields.integer("attention.sliding_window", 4096),
@@ -163,14 +168,6 @@ def _read_gguf(checkpoint: Checkpoint) -> Gemma2Config:
     )
     fields.finish()
     return config
-
-
-def is_27b(sizes: Sizes) -> bool:
-    """Whether it is the largest model, the only one whose attention is not scaled by the width of its heads.
-
-    A GGUF file does not say by what it is.
-    """
-    return sizes["num_blocks"] == 46
 
 
 def write(config: Gemma2Config) -> Mapping[str, object]:

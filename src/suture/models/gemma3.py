@@ -22,27 +22,35 @@ from suture.models.family import Family
 from suture.models.gemma_parts import (
     GGUF_NORMS,
     TRANSFORMERS_NORMS,
-    GemmaSizes,
     ScaledTokenEmbedding,
     ZeroCentredRMSNorm,
     capped_head,
     gated_feedforward,
     head_path,
+    self_attention,
+    windowed,
+)
+from suture.models.gemma_settings import (
+    GemmaSizes,
+    gguf_attention_divisor,
     open_fields,
+    open_gguf_fields,
+    read_gguf_sizes,
     read_layer_types,
     read_sizes,
-    self_attention,
     whole,
-    windowed,
     write_layer_types,
     write_sizes,
 )
-from suture.models.rotary_settings import read_rotary_of_two_kinds, write_rotary
+from suture.models.rotary_settings import DEFAULT_BASE, read_gguf_rotary, read_rotary_of_two_kinds, write_rotary
 from suture.weights.checkpoint import Checkpoint, CheckpointError
 from suture.weights.names import NameTable, Rule
 
 PATTERN = 6
 """Every sixth block has no window."""
+
+LARGEST = 62
+"""Blocks of the largest model."""
 
 HEAD_NORMS = f"{BLOCK}.attention.heads.norms"
 
@@ -143,6 +151,10 @@ def read(checkpoint: Checkpoint) -> Gemma3Config:
     Raises:
         CheckpointError: A field is missing, wrong, or not understood.
     """
+    return _read_gguf(checkpoint) if checkpoint.format == "gguf" else _read_transformers(checkpoint)
+
+
+def _read_transformers(checkpoint: Checkpoint) -> Gemma3Config:
     fields = open_fields(checkpoint)
     fields.only("hidden_act", "gelu_pytorch_tanh")
     fields.only("attn_logit_softcapping")  # transformers has the field and passes over it
@@ -168,6 +180,24 @@ def read(checkpoint: Checkpoint) -> Gemma3Config:
     return config
 
 
+def _read_gguf(checkpoint: Checkpoint) -> Gemma3Config:
+    fields = open_gguf_fields(checkpoint)
+    sizes = read_gguf_sizes(fields, checkpoint)
+    base, scaling = read_gguf_rotary(fields, checkpoint, sizes["head_dim"], sizes["max_positions"])
+    config = Gemma3Config(
+        **sizes,
+        rotary_base=base,
+        rotary_scaling=scaling,
+        window_rotary_base=fields.number("rope.freq_base_swa", DEFAULT_BASE),
+        attention_divisor=gguf_attention_divisor(sizes, LARGEST),
+        logits_cap=fields.optional_number("final_logit_softcapping", None),
+        window=fields.integer("attention.sliding_window"),
+        windowed=read_layer_types(fields, sizes["num_blocks"], PATTERN),
+    )
+    fields.finish()
+    return config
+
+
 def write(config: Gemma3Config) -> Mapping[str, object]:
     """The content of `config.json`, as transformers 4 and 5 read it."""
     return {
@@ -183,4 +213,4 @@ def write(config: Gemma3Config) -> Mapping[str, object]:
     }
 
 
-GEMMA3 = Family("Gemma 3", ("gemma3_text",), (), read, write, build, names, with_blocks)
+GEMMA3 = Family("Gemma 3", ("gemma3_text",), ("gemma3",), read, write, build, names, with_blocks)
