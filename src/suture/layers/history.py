@@ -16,7 +16,7 @@ from torch import nn
 
 from suture.layers.description import Described, Known, Original, Reference, Unknown, describe
 from suture.layers.node import Node, Slot, node_of
-from suture.layers.ownership import home_of
+from suture.layers.ownership import composite_of, home_of
 from suture.layers.recording import Recording
 
 if TYPE_CHECKING:
@@ -226,13 +226,13 @@ def note_adapter(record: Recording, adapter: nn.Module, target: nn.Module, swaps
     standing = [swap for swap in swaps if swap.live]
     if not standing or record.author is not adapter:
         return
-    root = _root(standing[0].composite)
-    leaves = ""
+    root, leaves = _root(standing[-1].composite), ""
     place: Reference | Unknown = Unknown("it does not take the place of its target, which is no composite")
     if own := next((swap for swap in standing if swap.new is adapter), None):
+        root = _root(own.composite)
         place, leaves = _place_of(root, own), _noted[own].given
-    elif (node := node_of(target)) is not None:
-        place = Reference(_path_to(node))
+    elif (inner := composite_of(target)) is not None:
+        root, place = _root(inner), Reference(_path_to(inner.node))
     numbers = {swap.number for swap in standing}
     entry = Entry("adapt", min(numbers), numbers, place, leaves, names=[swap.new_name or None for swap in swaps])
     entry.after = {swap.number: _slot_before(swap) for swap in standing if swap.old is None}
