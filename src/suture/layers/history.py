@@ -115,7 +115,7 @@ class History:
             elif reference.path != given or isinstance(reference, Original):
                 gone = Unknown(f"it has a part of what stood at {given!r}, which was taken out again")
                 record.set(later, "what", gone)
-            elif swap.old is not None:
+            elif swap.old is not None and before != given:
                 self._redirect(record, number, reference, self._standing(before, swap.number, number), None)
 
     def _is_in_what(self, number: int, reference: Reference) -> bool:
@@ -338,7 +338,7 @@ def _slot_before(swap: Swap) -> Reference | None:
     is_leaf = node_of(slot.layer) is None
     if slot.layer is None or (is_leaf and home.node.uses.get(slot.name, 0) > 1):
         alike = [each for each in node.slots if each.name == slot.name and home_of(swap.composite, each) is home]
-        reference.number = [each is slot for each in alike].index(True)
+        reference.number = [each is slot for each in alike].index(True) if len(alike) > 1 else None
     return reference
 
 
