@@ -178,3 +178,17 @@ def test_an_adapter_in_a_copied_wrapper_of_it_has_no_tree_to_go_out_of(make_copy
     assert torch.equal(copied(X), outer(X))
     with pytest.raises(EditError, match="without the tree around it"):
         copied.layers(Beside)[0].eject()
+
+
+@pytest.mark.parametrize("make_copy", COPIES.values(), ids=COPIES)
+def test_a_copy_does_not_take_what_was_taken_out_for_what_calls_and_owns(make_copy: Copy) -> None:
+    tree = sl.Chain(block=sl.Chain(inner=sl.Chain(linear=nn.Linear(4, 4))))
+    adapters = [Beside(tree["block.inner"]).inject()]
+    wrapping = select(tree, "block").wrap(lambda block: sl.Residual(block))
+    adapters.append(Beside(tree["block.inner"]).inject())
+    for adapter in adapters:
+        adapter.eject()
+    copied = make_copy(tree)
+    assert facts(copied) == facts(tree)
+    wrapping.undo()
+    assert facts(make_copy(tree)) == facts(tree)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from suture.layers.context import HANDED_ON, Context, Derived, Read, as_read
-from suture.layers.symbolic import call_module, inner_call
+from suture.layers.frames import call_module
+from suture.layers.symbolic import inner_call
 
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
@@ -179,16 +180,20 @@ class Node:
         return owner if owner is not None and owner.node.children.get(self.name) is self.module() else None
 
     def __getstate__(self) -> dict[str, Any]:
-        removals = {name: swap for name, removal in self.removals.items() if (swap := removal()) is not None}
+        removals = {name: swap for name in self.removals if (swap := self.last_removal(name)) is not None}
         removal = self.removal() if self.removal is not None else None
         # A home that nothing calls any more is found again by what returns to it.
         waiting = self.owner is None and (self.taken_apart or self.parent is not None)
         links: dict[str, Any] = {"module": None, "_parent": None, "_owner": self.last_owner if waiting else None}
         derived: dict[str, Any] = {"cached": None, "copy_of": None, "_positions": None, "_filled": None, "_left": None}
-        # What only borrows a composite, such as a wrapper that was taken out again, is not its parent.
-        nodes = {slot.order: node for slot in self._filled if (node := node_of(slot.layer)) is not None}
-        calls = {order for order, node in nodes.items() if node.parent is self.module()}
-        return self.__dict__ | {"removals": removals, "removal": removal, "calls": calls} | derived | links
+        # What only borrows a composite, such as a wrapper that was taken out again, is neither parent nor owner.
+        called = {slot.order: node for slot in self._filled if (node := node_of(slot.layer)) is not None}
+        owned = {name: node for name, child in self.children.items() if (node := node_of(child)) is not None}
+        own: dict[str, Any] = {
+            "calls": {order for order, node in called.items() if node.parent is self.module()},
+            "owns": {name for name, node in owned.items() if node.owner is self.module() and node.name == name},
+        }
+        return self.__dict__ | {"removals": removals, "removal": removal} | own | derived | links
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes the state of a copied or unpickled node. It links what is below; the links upwards come from there."""
@@ -196,12 +201,14 @@ class Node:
         derived: dict[str, Any] = {"_positions": {}, "_filled": [], "_left": {}}
         self.__dict__.update(state | links | derived)
         calls: set[int] = self.__dict__.pop("calls")
+        owns: set[str] = self.__dict__.pop("owns")
         if (owner := state["_owner"]) is not None:
             self.last_owner = owner
         self.removals = {name: weakref.ref(swap) for name, swap in state["removals"].items()}
         self.removal = weakref.ref(state["removal"]) if state["removal"] is not None else None
         for name, child in self.children.items():
-            if (node := node_of(child)) is not None:
+            node = node_of(child)
+            if node is not None and (name in owns or node._owner is None):
                 node._owner, node.name = self.module, name
         self._filled += [slot for slot in self.slots if slot.layer is not None]
         for slot in self._filled:
