@@ -315,6 +315,22 @@ class TestTrees:
             check(part, (1, 5, 7))
         assert caught.value.__notes__[0].startswith("In layer 'blocks.1.up.")
 
+    def test_a_plain_module_that_returns_a_structure(self) -> None:
+        class Structured(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(4, 3)
+
+            def forward(self, x: Tensor, *, scale: Tensor) -> dict[str, tuple[Tensor, None]]:
+                return {"hidden": (self.inner(x) * scale, None)}
+
+        checked = check(Structured(), (2, 4), scale=(3,))
+        assert checked.output["hidden"][0].shape == (2, 3)
+        assert str(checked).splitlines() == [
+            "Structured                 dict",
+            "└─ inner: Linear(4 → 3)  (2, 3)",
+        ]
+
     def test_an_edited_plain_module(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         select(model, "0").insert_after(lambda _: sl.Chain(sl.Linear(4, 6)))

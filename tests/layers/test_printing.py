@@ -289,6 +289,10 @@ def test_a_coloured_line_is_cut_and_never_broken(model: sl.Chain, width: int) ->
     assert max(map(len, shown)) <= width
 
 
+def test_a_terminal_too_narrow_for_a_tree_gets_a_line_for_each_line(model: sl.Chain) -> None:
+    assert len(coloured(model, width=20).splitlines()) == len(lines(tree(model)))
+
+
 def test_markup_in_a_name_is_text() -> None:
     class Wordy(nn.Module):
         def extra_repr(self) -> str:

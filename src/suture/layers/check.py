@@ -114,7 +114,7 @@ def _shape(value: Any, usual: torch.dtype | None) -> str:
         return f"{tuple(value.shape)}{dtype}"
     if isinstance(value, tuple | list):
         return ", ".join(_shape(each, usual) for each in cast("tuple[Any, ...]", value))
-    return type(value).__name__
+    return "None" if value is None else type(value).__name__
 
 
 def _explain(error: Exception, model: nn.Module, failing: Call | None) -> None:
