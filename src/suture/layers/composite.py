@@ -18,8 +18,9 @@ from suture.layers.context import Context, Declaration, Entries, Read
 from suture.layers.description import Held
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
+from suture.layers.names import check_name
 from suture.layers.navigation import Navigation, checked
-from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.node import Node, Slot, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, stem_of
 from suture.layers.recording import Recording, may_borrow
 from suture.layers.symbolic import symbolic_in

@@ -10,7 +10,8 @@ from torch import nn
 
 from suture.layers import edit
 from suture.layers.edit import Edit
-from suture.layers.node import Node, Slot, check_name, node_of
+from suture.layers.names import check_name
+from suture.layers.node import Node, Slot, node_of
 from suture.layers.recording import recording
 
 if TYPE_CHECKING:
