@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from suture.adapters.control_vector import ControlVector
 from suture.generation.causal_lm import CausalLM
+from suture.graph.cloning import clone
+from suture.graph.contents import GraphError
+from suture.graph.graph import Graph
+from suture.graph.input import Input
+from suture.graph.rewiring import replay, rewire
+from suture.graph.tracing import trace
 from suture.layers.calls import open_block as context
 from suture.layers.check import check
 from suture.layers.context import Context
 from suture.layers.description import register
 from suture.layers.diff import diff
 from suture.layers.edit import Edit, editing
+from suture.layers.intercepting import intercept
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
 from suture.surgery.group import AdapterGroup
@@ -29,6 +36,9 @@ __all__ = [
     "ControlVector",
     "Edit",
     "EditError",
+    "Graph",
+    "GraphError",
+    "Input",
     "MergeableAdapter",
     "MergeableGroup",
     "Recipe",
@@ -37,12 +47,17 @@ __all__ = [
     "SelectionError",
     "__version__",
     "check",
+    "clone",
     "context",
     "diff",
     "editing",
+    "intercept",
     "load",
     "recipe",
     "register",
+    "replay",
+    "rewire",
     "save",
     "select",
+    "trace",
 ]

@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree
 
 from suture.graph.calls import Call, Item
 from suture.graph.graph import Graph
-from suture.graph.recording import standing_in
 from suture.graph.rewiring import Again
 from suture.graph.running import Running
 from suture.layers.composite import Composite
+from suture.layers.frames import standing_in
 from suture.layers.symbolic import seeing_plain_calls
 from suture.surgery.selection import select
 from suture.surgery.survey import Match

@@ -68,6 +68,7 @@ class Program:
         self._names: dict[Value, str] = {}
         self._taken: set[str] = set(keyword.kwlist) | {"torch", "forward"}
         self._bound: dict[str, Any] = {"torch": torch}
+        self._layer_names: dict[str, str] = {}
         self._bound_names: dict[int, str] = {}
         self.parameters = [self._name(value, name) for name, value in graph.flat_inputs.items()]
         self.lines = self._lines()
@@ -79,6 +80,13 @@ class Program:
         """The function as it reads."""
         body = [f"{line.name} = {line.expression}" for line in self.lines]
         return _function(self.parameters, [*body, f"return {self.result}"])
+
+    def put(self, path: str, layer: nn.Module) -> None:
+        """Calls another layer at a path from now on."""
+        name = self._layer_names.get(path)
+        if name is not None:
+            cells = dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
+            cells[name].cell_contents = inner_call(layer)
 
     def locate(self, traceback: TracebackType | None) -> str | None:
         """What was called where an exception of the function came from."""
@@ -145,7 +153,7 @@ class Program:
         arguments += [f"{name}={self._literal(each)}" for name, each in call.kwargs.items()]
         if isinstance(target, nn.Module):
             path = self._graph.name_of(call)
-            return f"{self._bind(self._graph.get_submodule(path), path)}({', '.join(arguments)})"
+            return f"{self._bind_layer(path)}({', '.join(arguments)})"
         if _is_method(target) and call.args and isinstance(call.args[0], Value):
             return f"{arguments[0]}.{target.__name__}({', '.join(arguments[1:])})"
         return f"{self._function(target)}({', '.join(arguments)})"
@@ -202,13 +210,18 @@ class Program:
         self._names[value] = name = self._unused(wanted)
         return name
 
+    def _bind_layer(self, path: str) -> str:
+        """The name by which code calls the layer at a path."""
+        if path not in self._layer_names:
+            self._layer_names[path] = name = self._unused(path)
+            self._bound[name] = inner_call(self._graph.get_submodule(path))
+        return self._layer_names[path]
+
     def _bind(self, target: Any, wanted: str) -> str:
-        """The name by which code calls what is bound to it: a layer, a function, an object."""
+        """The name by which code calls what is bound to it: a function, an object."""
         if id(target) not in self._bound_names:
-            name = self._unused(wanted)
-            self._bound_names[id(target)] = name
-            callable_layer = isinstance(target, nn.Module) and wanted != "tensors"
-            self._bound[name] = inner_call(target) if callable_layer else target
+            self._bound_names[id(target)] = name = self._unused(wanted)
+            self._bound[name] = target
         return self._bound_names[id(target)]
 
     def _unused(self, wanted: str) -> str:

@@ -6,27 +6,39 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, fx, nn
 
 from suture.graph.binding import Parameters
 from suture.graph.calls import Call, Item
+from suture.graph.compiling import compiled
 from suture.graph.contents import Contents, GraphError
 from suture.graph.emitting import Program
+from suture.graph.fx import to_fx
 from suture.graph.handles import Handle
-from suture.graph.naming import Names, own, own_tensor, tensor_name, tensors_in
+from suture.graph.intercepted import Intercepted
+from suture.graph.naming import Edits, Names, own, own_tensor, tensor_name, tensors_in
 from suture.graph.recording import Recorded
 from suture.graph.rewiring import Again
 from suture.graph.running import Running
 from suture.graph.values import Value, values_in
 from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Entries, Read
+from suture.layers.frames import call_module, frame_for
 from suture.layers.inputs import TakesContext
+from suture.layers.intercepting import interceptor
 from suture.layers.location import is_located
-from suture.layers.symbolic import call_module, symbolic_in
+from suture.layers.symbolic import symbolic_in
 
 _ABSENT = object()
+
+
+@torch.compiler.assume_constant_result
+def make_program(graph: Graph) -> None:
+    """Makes the function that runs a graph; compiled code does not look at how."""
+    graph.make_program()
 
 
 class Graph(TakesContext, Recorded):
@@ -63,10 +75,10 @@ class Graph(TakesContext, Recorded):
         super().__init__()
         if not values_in(outputs):
             raise GraphError(f"A graph returns symbolic values. Received as outputs: {outputs!r:.80}.")
-        self._edited = [0]
-        """How often a layer was put under another name: what was made for the calls is then made anew."""
-        self._program: tuple[int, Program] | None = None
-        self._holders: dict[int, tuple[nn.Module, str]] = {}
+        self._edits = Edits()
+        self._program: Program | None = None
+        self._compiled: Callable[..., Any] | None = None
+        self._tensor_paths: dict[int, str] = {}
         self._takes = Parameters(inputs)
         self._outputs = outputs
         self.contents = Contents(self.flat_inputs.values(), outputs)
@@ -77,7 +89,7 @@ class Graph(TakesContext, Recorded):
         self.reads: dict[str, Read] = {}
         """Which inputs are entries of the context."""
         self.init_cache: Callable[[int, int], Any] | None = None
-        own(self, self._names.layers(), self._edited)
+        own(self, self._names.layers(), self._edits)
         self._own_tensors()
         if source is not None:
             self.training = source.training
@@ -98,6 +110,11 @@ class Graph(TakesContext, Recorded):
     def flat_inputs(self) -> dict[str, Value]:
         """The value of every single input, by its name."""
         return self._takes.flat
+
+    @property
+    def takes(self) -> Parameters:
+        """Its parameters: how what is given is matched to the inputs."""
+        return self._takes
 
     @property
     def calls(self) -> list[Call]:
@@ -158,29 +175,86 @@ class Graph(TakesContext, Recorded):
 
     @property
     def program(self) -> Program:
-        """The function that runs it, made anew after an edit of its layers."""
-        if self._program is None or self._program[0] != self._edited[0]:
-            self._program = (self._edited[0], Program(self))
-        return self._program[1]
+        """The function that runs it, made when it is first wanted."""
+        make_program(self)
+        return cast("Program", self._program)
+
+    def make_program(self) -> None:
+        """Makes the function that runs the graph, if that was not done."""
+        if self._program is None:
+            self._program = Program(self)
+            self._edits.tell(self._program.put)
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        """Puts a layer at a path of one name, where the graph calls it from then on."""
+        super().register_module(name, module)
+        self._edits.made(name, module)
 
     # Calling
 
     def __call__(self, *args: Any, context: Context | Entries | None = None, **entries: Any) -> Any:
         """Runs the graph; entries of the tree that it came from go by `context`, by keyword or by `with` blocks."""
+        if (frame := frame_for(self)) is not None:
+            return frame.call(args, self._entries(context, entries))
         value = symbolic_in((*args, *entries.values(), context))
         if value is not None:
             return value.call(self, args, self._entries(context, entries))
-        return call_module(self, *args, **self._entries(context, entries))
+        given = self._entries(context, entries)
+        if (functions := interceptor()) is not None:
+            return functions.hand_on(self, args, given, lambda args, given: call_module(self, *args, **given))
+        return call_module(self, *args, **given)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program, bound = self.program, self._takes.bind(args, kwargs)
+        if (functions := interceptor()) is not None:
+            values = dict(zip(self.flat_inputs.values(), bound, strict=True))
+            return Running(self, values, Intercepted(self, functions)).outputs()
+        # What is compiled around the graph takes it in.
+        function = program.function if self._compiled is None or torch.compiler.is_compiling() else self._compiled
         try:
-            return program.function(*bound)
+            return function(*bound)
         except Exception as error:
             where = program.locate(error.__traceback__)
             if where is not None and not is_located(error):
                 error.add_note(f"In layer {where}, in a graph.")
             raise
+
+    def to_fx(self) -> fx.GraphModule:
+        """The graph as torch's own, for passes and whatever else takes one; it shares the layers.
+
+        It is called like the graph, contexts aside, with its required inputs first. The keys of its state are the same.
+
+        Example:
+            >>> from suture import layers as sl
+            >>> from suture.graph import Input, trace
+            >>> module = trace(sl.Chain(up=sl.Linear(4, 2), act=sl.ReLU()), Input("x", shape=(None, 4))).to_fx()
+            >>> print(module.code.strip())
+            def forward(self, x):
+                up = self.up(x);  x = None
+                act = self.act(up);  up = None
+                return act
+        """
+        return to_fx(self)
+
+    def compile(self, **options: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Runs compiled from now on, as torch's `compile` has it for any module; gives the graph itself.
+
+        There is one compiled function and no graph break. It is compiled anew where an edit of the layers asks for it,
+        and not for other sizes of open dimensions, other values, or adapters of equal structure. What is matched to the
+        inputs, contexts included, is matched before.
+
+        Args:
+            options: Those of `torch.compile`, such as `backend` and `mode`; `fullgraph` is True unless said.
+
+        Example:
+            >>> from suture import layers as sl
+            >>> from suture.graph import Input, trace
+            >>> graph = trace(sl.Linear(4, 2), Input("x", shape=(None, 4))).compile(backend="eager")
+            >>> graph(torch.zeros(3, 4)).shape, list(graph.state_dict())
+            (torch.Size([3, 2]), ['Linear.weight', 'Linear.bias'])
+        """
+        self._compiled = compiled(self, options)
+        return self
 
     def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self.flat_inputs.values(), self._takes.bind(args, kwargs), strict=True))
@@ -228,13 +302,19 @@ class Graph(TakesContext, Recorded):
         """Owns the tensors that functions are called with: a composite's own, and those of code around."""
         for call in self.contents.needed:
             for tensor in tensors_in(call.arguments):
-                if id(tensor) not in self._holders:
-                    name = tensor_name(tensor, call, self._names) or f"constant_{len(self._holders)}"
-                    self._holders[id(tensor)] = own_tensor(self, name, tensor, self._edited)
+                if id(tensor) not in self._tensor_paths:
+                    path = tensor_name(tensor, call, self._names) or f"constant_{len(self._tensor_paths)}"
+                    self._tensor_paths[id(tensor)] = path
+                    own_tensor(self, path, tensor, self._edits)
+
+    def path_of(self, tensor: Tensor) -> str | None:
+        """The path of a tensor that functions are called with; None for any other."""
+        return self._tensor_paths.get(id(tensor))
 
     def holder_of(self, tensor: Tensor) -> tuple[nn.Module, str]:
         """The module that owns a tensor of the graph, and its name there."""
-        return self._holders[id(tensor)]
+        around, _, name = self._tensor_paths[id(tensor)].rpartition(".")
+        return self.get_submodule(around), name
 
     def extra_repr(self) -> str:
         return f"inputs: {', '.join(self._takes.by_name)}; {len(self.contents.needed)} calls"

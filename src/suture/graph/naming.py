@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -12,17 +12,35 @@ from suture.graph.calls import Call, Item
 from suture.layers.node import children_of
 
 
+class Edits:
+    """Tells what was made of a graph that another layer stands at one of its paths."""
+
+    def __init__(self) -> None:
+        self._heard: list[Callable[[str, nn.Module], None]] = []
+
+    def tell(self, heard: Callable[[str, nn.Module], None]) -> None:
+        """Has `heard` called with the path and the layer, after every edit."""
+        self._heard.append(heard)
+
+    def made(self, path: str, layer: nn.Module | None) -> None:
+        """Says that `layer` stands at `path` now."""
+        if layer is not None:
+            for heard in self._heard:
+                heard(path, layer)
+
+
 class Namespace(nn.Module):
     """Holds the layers of a graph, at the paths that they had. It is not called."""
 
-    def __init__(self, edited: list[int]) -> None:
+    def __init__(self, path: str, edits: Edits) -> None:
         super().__init__()
-        self.__dict__["_edited"] = edited
+        self.__dict__["_place"] = (path, edits)
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
-        """Puts a layer here; what the graph prepared for its calls is then made anew."""
+        """Puts a layer here, and tells the graph."""
         super().register_module(name, module)
-        self.__dict__["_edited"][0] += 1
+        path, edits = self.__dict__["_place"]
+        edits.made(f"{path}.{name}", module)
 
 
 class Names:
@@ -69,22 +87,21 @@ class Names:
         return given
 
 
-def own(root: nn.Module, layers: dict[str, nn.Module], edited: list[int]) -> None:
+def own(root: nn.Module, layers: dict[str, nn.Module], edits: Edits) -> None:
     """Puts layers at their paths below `root`, in namespaces."""
     for path, layer in layers.items():
         around, _, name = path.rpartition(".")
-        _namespace(root, around, edited).register_module(name, layer)
+        _namespace(root, around, edits).register_module(name, layer)
 
 
-def own_tensor(root: nn.Module, path: str, tensor: Tensor, edited: list[int]) -> tuple[nn.Module, str]:
-    """Puts a tensor at a path below `root`; gives the module that holds it, and its name there."""
+def own_tensor(root: nn.Module, path: str, tensor: Tensor, edits: Edits) -> None:
+    """Puts a tensor at a path below `root`."""
     around, _, name = path.rpartition(".")
-    holder = _namespace(root, around, edited)
+    holder = _namespace(root, around, edits)
     if isinstance(tensor, nn.Parameter):
         holder.register_parameter(name, tensor)
     else:
         holder.register_buffer(name, tensor)
-    return holder, name
 
 
 def tensors_in(structure: Any) -> list[Tensor]:
@@ -92,12 +109,13 @@ def tensors_in(structure: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(structure) if isinstance(leaf, Tensor)]
 
 
-def _namespace(root: nn.Module, path: str, edited: list[int]) -> nn.Module:
+def _namespace(root: nn.Module, path: str, edits: Edits) -> nn.Module:
     namespace = root
-    for part in path.split(".") if path else ():
+    parts = path.split(".") if path else []
+    for number, part in enumerate(parts, start=1):
         child = children_of(namespace).get(part)
         if child is None:
-            child = Namespace(edited)
+            child = Namespace(".".join(parts[:number]), edits)
             namespace.register_module(part, child)
         namespace = child
     return namespace

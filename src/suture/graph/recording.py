@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import nn
 
@@ -15,21 +14,13 @@ from suture.graph.examples import look_alike, run_on_examples
 from suture.graph.values import Value, alias, as_parts, describe, examples_of, values_in
 from suture.layers.calls import enter_call
 from suture.layers.composite import Composite
-from suture.layers.context import Context
+from suture.layers.context import Context, Interceptor
+from suture.layers.frames import Frame, call_module, current_frame, standing_in
 from suture.layers.node import Slot
-from suture.layers.symbolic import call_module
 
 
-class Frame(Protocol):
-    """What a call function stands in for: it takes over the call of its own layer."""
-
-    def takes(self, layer: object) -> bool:
-        """Whether the call of `layer` is for it."""
-        ...
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls its layer."""
-        ...
+class RecordingFrame(Frame, Protocol):
+    """A frame of a call function that is called with symbolic values."""
 
     def path_beside(self, layer: nn.Module) -> tuple[nn.Module | None, str]:
         """The root and the path for a layer that is called for the first time, beside that of its own layer."""
@@ -45,16 +36,15 @@ class Recorded(ABC):
 
 
 _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
-_frame: ContextVar[Frame | None] = ContextVar("frame", default=None)
 
 
 def record(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a layer or a function with symbolic values: the result is symbolic too."""
-    frame = _frame.get()
-    if frame is not None and frame.takes(target):
-        return frame.call(args, kwargs)
+    frame = cast("RecordingFrame | None", current_frame())
     if not isinstance(target, nn.Module):
         return record_call(target, args, kwargs)
+    if frame is not None and frame.takes(target):
+        return frame.call(args, kwargs)
     root, path = (None, "") if frame is None else frame.path_beside(target)
     with standing_in(None):
         return record_layer(target, args, kwargs, root, path)
@@ -146,7 +136,7 @@ def record_scope(
     return scope.output
 
 
-class Recorder:
+class Recorder(Interceptor):
     """What the composites of a tree hand the calls of their children to while the tree is recorded."""
 
     def __init__(self, tree: Composite, path: str, root: nn.Module) -> None:
@@ -154,7 +144,10 @@ class Recorder:
         self.path = path
         self.root = root
 
-    def __call__(self, composite: Composite, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
+    def call_outermost(self, composite: Composite, args: tuple[Any, ...], context: Context) -> Any:
+        return call_module(composite, *args, context=context)
+
+    def call_slot(self, composite: Composite, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
         layer, path = slot.layer, self.path_of(composite, slot)
         if isinstance(layer, Composite):
             return record_composite(layer, args, context, self.root, path)
@@ -174,16 +167,6 @@ class Recorder:
             names.append(home.node.name)
             home = owner
         return ".".join(filter(None, [self.path, *reversed(names)]))
-
-
-@contextmanager
-def standing_in(frame: Frame | None) -> Generator[None]:
-    """Has calls taken by `frame` for a block; by none, for None."""
-    token = _frame.set(frame)
-    try:
-        yield
-    finally:
-        _frame.reset(token)
 
 
 def _tell_what_was_called(error: Exception, target: object, args: Any, kwargs: Any) -> None:

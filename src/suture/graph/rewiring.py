@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from suture.graph.calls import Call, Item, Scope
-from suture.graph.recording import record_call, record_layer, record_scope, standing_in
+from suture.graph.recording import record_call, record_layer, record_scope
 from suture.graph.running import Handler, Running
 from suture.layers.context import Context
+from suture.layers.frames import CallFunction, standing_in
 from suture.layers.symbolic import seeing_plain_calls
 
 if TYPE_CHECKING:
     from suture.graph.graph import Graph
-
-CallFunction = Callable[..., Any]
-"""`call(layer, *args, **kwargs)`: what happens where a layer is called. `layer(*args, **kwargs)` is what happened."""
 
 
 class Again(Handler):

@@ -9,10 +9,10 @@ from torch import nn
 
 from suture.graph.graph import Graph
 from suture.graph.input import Input
-from suture.graph.recording import standing_in
 from suture.graph.values import Value, values_in
 from suture.layers.composite import Composite
 from suture.layers.context import Entries, Read
+from suture.layers.frames import standing_in
 from suture.layers.symbolic import seeing_plain_calls
 
 

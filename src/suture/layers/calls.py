@@ -18,6 +18,7 @@ from torch import nn
 
 from suture.layers.context import Context, Declaration, Entries, Read, as_read, sources
 from suture.layers.inputs import Inputs, inputs_of, known_reads
+from suture.layers.intercepting import interceptor
 
 
 class _Waiting:
@@ -91,7 +92,7 @@ def enter_call(module: nn.Module, context: Context | Entries | None, entries: Ma
         layers.append(_scoped(module, entries, inputs))
     merged = layers[0] if len(layers) == 1 else _merge(layers)
     running = Context(merged, written_through=context if isinstance(context, Context) else None)
-    running.in_call = True
+    running.in_call, running.interceptor = True, interceptor()
     return running
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Declaration, Entries, Read
 from suture.layers.description import Held
+from suture.layers.frames import frame_for
 from suture.layers.inputs import inputs_of
 from suture.layers.location import locate
 from suture.layers.names import check_name
@@ -120,16 +121,21 @@ class Composite(Navigation, nn.Module):
 
         `context` gives entries in scopes, `entries` the same by key where one scope only is read for that key.
         """
+        if (frame := frame_for(self)) is not None:
+            return frame.call(args, {"context": context, **entries})
         value = symbolic_in((*args, context, *entries.values()))
         if value is not None:
             return value.call(self, args, {"context": context, **entries})
-        return super().__call__(*args, context=enter_call(self, context, entries))
+        running = enter_call(self, context, entries)
+        if running.interceptor is not None:
+            return running.interceptor.call_outermost(self, args, running)
+        return super().__call__(*args, context=running)
 
     def call_slot(self, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
         try:
             if context.interceptor is not None:
-                return context.interceptor(self, slot, args, context)
+                return context.interceptor.call_slot(self, slot, args, context)
             return slot.call(*args) if slot.plain else slot.invoke(args, context)
         except Exception as error:
             locate(error, self, slot, args)

@@ -7,6 +7,7 @@ reads, and receives the values as keyword arguments. So every dependency is visi
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -16,8 +17,6 @@ from suture.layers.symbolic import step
 if TYPE_CHECKING:
     from suture.layers.composite import Composite
     from suture.layers.node import Slot
-
-    Interceptor = Callable[[Composite, Slot, tuple[Any, ...], "Context"], Any]
 
 
 class _Required:
@@ -166,6 +165,18 @@ def _missing(read: Read, given: Entries) -> str:
     )
 
 
+class Interceptor(ABC):
+    """What the composites of a call hand the calls of their children to, instead of calling them."""
+
+    @abstractmethod
+    def call_outermost(self, composite: Composite, args: tuple[Any, ...], context: Context) -> Any:
+        """Calls the composite that was called from outside."""
+
+    @abstractmethod
+    def call_slot(self, composite: Composite, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
+        """Calls the layer in a slot of a composite."""
+
+
 class Context:
     """The entries of one call, in scopes. Pass your own to read afterwards what the call wrote.
 
@@ -199,6 +210,13 @@ class Context:
         fork._derived = dict(self._derived)
         fork.in_call, fork.interceptor = True, self.interceptor
         return fork
+
+    def without_interceptor(self) -> Context:
+        """The same entries, read and written, for layers whose calls nothing stands in for."""
+        view = Context()
+        view._entries, view._written, view._derived = self._entries, self._written, self._derived
+        view._written_through, view.in_call = self._written_through, True
+        return view
 
     def join(self, fork: Context) -> None:
         """Takes over what was written and derived in a fork."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
 from torch import nn
 
-call_module: Callable[..., Any] = nn.Module.__call__
-"""torch's own call of a module, whatever is looking on at the moment."""
+from suture.layers.frames import call_module, frame_for, looking_at_plain_calls
 
 
 class Symbolic(ABC):
@@ -24,9 +22,11 @@ class Symbolic(ABC):
 
 
 class SymbolicCall(nn.Module):
-    """A layer that can be called with symbolic values by itself; inside a tree, the tree sees to that."""
+    """A layer that can be called with symbolic values, or stood in for, by itself; a tree sees to that for its own."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (frame := frame_for(self)) is not None:
+            return frame.call(args, kwargs)
         value = symbolic_in((*args, *kwargs.values()))
         return call_module(self, *args, **kwargs) if value is None else value.call(self, args, kwargs)
 
@@ -35,27 +35,9 @@ def _seen_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return SymbolicCall.__call__(module, *args, **kwargs)  # pyright: ignore[reportArgumentType]
 
 
-_seeing = 0
-_lock = threading.Lock()
-
-
-@contextmanager
-def seeing_plain_calls() -> Generator[None]:
-    """Has plain torch modules looked at as well, which cannot be told from outside: calls with symbolic values.
-
-    All other calls, of this thread and of others, are as ever.
-    """
-    global _seeing
-    with _lock:
-        _seeing += 1
-        nn.Module.__call__ = _seen_call
-    try:
-        yield
-    finally:
-        with _lock:
-            _seeing -= 1
-            if not _seeing:
-                nn.Module.__call__ = call_module
+def seeing_plain_calls() -> AbstractContextManager[None]:
+    """Has plain torch modules looked at in a block as `SymbolicCall` is, which cannot be told so from outside."""
+    return looking_at_plain_calls(_seen_call)
 
 
 def symbolic_in(values: Iterable[Any]) -> Symbolic | None:

@@ -1,0 +1,150 @@
+"""Call functions that stand in for the layer calls of whatever is called in a block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from suture.layers.context import Context, Interceptor
+from suture.layers.frames import CallFunction, call_module, standing_in
+from suture.layers.symbolic import inner_call, seeing_plain_calls
+
+if TYPE_CHECKING:
+    from suture.layers.composite import Composite
+    from suture.layers.node import Slot
+
+
+class _Open(threading.local):
+    """How many blocks are open in this thread: context variables cannot be read in compiled code, this can."""
+
+    blocks = 0
+
+
+_open = _Open()
+_functions: ContextVar[tuple[CallFunction, ...]] = ContextVar("call functions", default=())
+
+
+@contextmanager
+def intercept(call: CallFunction) -> Generator[None]:
+    """Has `call(layer, *args, **kwargs)` stand in for every layer call of trees and graphs in a block.
+
+    It is the call function of `suture.rewire`, for calls that happen now: composites are handed to it first, and then,
+    if it calls them, what they call. `layer(*args, **kwargs)` gives what the model computes; keywords are what a layer
+    reads from the context, and for a composite the context, to be passed on. Other layers that it calls run directly.
+
+    Blocks may be nested: the outer call function is asked first, and its `layer(...)` asks the inner one. Other threads
+    and tasks are not concerned. Compiled code cannot be intercepted, and says so.
+
+    Example:
+        >>> import torch
+        >>> from suture import intercept, layers as sl
+        >>> def call(layer, *args, **kwargs):
+        ...     y = layer(*args, **kwargs)
+        ...     return -y if isinstance(layer, sl.ReLU) else y
+        >>> model = sl.Chain(sl.ReLU(), sl.Identity())
+        >>> with intercept(call):
+        ...     model(torch.tensor([1.0, 2.0]))
+        tensor([-1., -2.])
+    """
+    if not callable(call):
+        raise TypeError(f"intercept() takes a call function, call(layer, *args, **kwargs). Received: {call!r:.60}.")
+    token = _functions.set((*_functions.get(), call))
+    _open.blocks += 1
+    try:
+        with seeing_plain_calls():
+            yield
+    finally:
+        _open.blocks -= 1
+        _functions.reset(token)
+
+
+def interceptor() -> CallFunctions | None:
+    """What stands in for the layer calls of a call that begins now.
+
+    Raises `RuntimeError` where a compiled function is traced in a block.
+    """
+    if torch.compiler.is_compiling():
+        if _open.blocks > 0:
+            raise RuntimeError(
+                "A call function stands in for layer calls, which a compiled function cannot see. Call the model as it "
+                "was before it was compiled, or make a graph of it and rewire that: suture.rewire(model, call)."
+            )
+        return None
+    functions = _functions.get()
+    return CallFunctions(functions) if functions else None
+
+
+class CallFunctions(Interceptor):
+    """Hands every layer call to call functions, each inside the one before."""
+
+    def __init__(self, functions: tuple[CallFunction, ...]) -> None:
+        self.functions = functions
+
+    def call_outermost(self, composite: Composite, args: tuple[Any, ...], context: Context) -> Any:
+        return self._call(composite, args, {"context": context})
+
+    def call_slot(self, composite: Composite, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
+        if slot.layer is None:
+            return args
+        return self._call(slot.layer, *slot.arguments(args, context))
+
+    def _call(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        context = kwargs.get("context")
+        if not isinstance(context, Context):
+            return self.hand_on(layer, args, kwargs, lambda args, kwargs: inner_call(layer)(*args, **kwargs))
+
+        def run(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+            return call_module(layer, *args, context=context)
+
+        # What is new in a call function is not handed on, also where it is given the context.
+        return self.hand_on(layer, args, {"context": context.without_interceptor()}, run)
+
+    def hand_on(
+        self,
+        layer: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        level: int = 0,
+    ) -> Any:
+        """Calls `layer` through the call functions from `level` on; `run` is what they stand in for."""
+        if level == len(self.functions):
+            token = _functions.set(self.functions)
+            try:
+                with standing_in(None):
+                    return run(args, kwargs)
+            finally:
+                _functions.reset(token)
+        token = _functions.set(())
+        try:
+            with standing_in(_Frame(self, layer, kwargs, run, level + 1)):
+                return self.functions[level](layer, *args, **kwargs)
+        finally:
+            _functions.reset(token)
+
+
+class _Frame:
+    """A call function that stands in for a layer; calling the layer goes on to the next one."""
+
+    def __init__(
+        self, handler: CallFunctions, layer: nn.Module, kwargs: dict[str, Any], run: Callable[..., Any], level: int
+    ) -> None:
+        self.handler = handler
+        self.layer = layer
+        self.kwargs = kwargs
+        self.run = run
+        self.level = level
+
+    def takes(self, layer: object) -> bool:
+        return layer is self.layer
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A composite gets the context of its place, whatever became of the keyword.
+        kwargs = self.kwargs if "context" in self.kwargs else kwargs
+        return self.handler.hand_on(self.layer, args, kwargs, self.run, self.level)
