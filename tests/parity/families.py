@@ -72,6 +72,7 @@ _SIZES: dict[str, Any] = {
 _GEMMA = _SIZES | {"head_dim": 16}
 BASE: dict[str, dict[str, Any]] = {
     "Llama": _SIZES | {"tie_word_embeddings": False},
+    "Mistral": _SIZES,
     "GPT2": {
         "vocab_size": VOCABULARY,
         "n_embd": 32,
@@ -113,6 +114,10 @@ def _gemma2(window: int = 5, **fields: Any) -> Example:
     return Example("Gemma2", {"sliding_window": window, **fields}, window=window)
 
 
+def _mistral(window: int | None = 5, **fields: Any) -> Example:
+    return Example("Mistral", {"sliding_window": window, **fields}, window=window)
+
+
 def _gemma3(window: int = 5, **fields: Any) -> Example:
     return Example("Gemma3Text", {"sliding_window": window, **fields}, window=window)
 
@@ -123,6 +128,7 @@ PLAIN: dict[str, Example] = {
     "Gemma": _gemma(),
     "Gemma 2": _gemma2(),
     "Gemma 3": _gemma3(),
+    "Mistral": _mistral(),
 }
 """One example of each family."""
 
@@ -162,6 +168,10 @@ EXAMPLES: dict[str, Example] = {
         layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         rope_parameters={"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
     ),
+    "Mistral, window 3": _mistral(window=3),
+    "Mistral, window 4": _mistral(window=4),
+    "Mistral, window 8": _mistral(window=8),
+    "Mistral, no window": _mistral(window=None),
 }
 """Every setting that a configuration may have and that changes numbers, once at least."""
 
@@ -184,11 +194,10 @@ class Reference:
         """The same under a mask of who may attend to whom, (B, H, T, T), True = may."""
         length = ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool).tril()
-        masks = {"full_attention": allowed & causal}
-        if window is not None:
-            masks["sliding_attention"] = allowed & causal.triu(1 - window)
+        masks = {"full_attention": allowed & causal, "sliding_attention": allowed & causal.triu(1 - (window or length))}
         added = {name: torch.zeros(mask.shape).masked_fill(~mask, BLOCKED) for name, mask in masks.items()}
-        return self.logits(ids, attention_mask=added["full_attention"] if window is None else added)
+        by_kind = hasattr(self.model.config, "layer_types")
+        return self.logits(ids, attention_mask=added if by_kind else added["sliding_attention"])
 
     def greedy(self, ids: Tensor, real: Tensor, new: int) -> Tensor:
         """What it continues with, whatever the checkpoint says about ends."""

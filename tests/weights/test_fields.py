@@ -75,3 +75,12 @@ def test_a_field_may_be_understood_at_some_values_only() -> None:
     refused.only("a", 0)
     with pytest.raises(CheckpointError, match=r"a = 0.1"):
         refused.finish()
+
+
+def test_an_optional_number_is_none_where_it_is_null_and_the_default_where_it_is_not_there() -> None:
+    fields = Fields({"null": None, "cap": 30.0, "also null": None, "window": 5}, "here")
+
+    assert [fields.optional_number(name, 50.0) for name in ("null", "cap", "absent")] == [None, 30.0, 50.0]
+    assert [fields.optional_integer(name, 7) for name in ("also null", "window", "absent")] == [None, 5, 7]
+    assert fields.optional_number("absent", None) is None
+    fields.finish()

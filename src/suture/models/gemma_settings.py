@@ -171,4 +171,4 @@ def write_layer_types(windowed: Sequence[bool]) -> list[str]:
 
 def whole(number: float) -> int | float:
     """The number as a whole one where it is, since transformers wants it so."""
-    return int(number) if number.is_integer() else number
+    return int(number) if number == int(number) else number

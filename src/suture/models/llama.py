@@ -25,7 +25,10 @@ from suture.weights.names import Layout, NameTable, Rule
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The numbers that make one Llama. Widths are numbers of elements, `norm_epsilon` is added to a mean square."""
+    """The numbers that make one Llama. Widths are numbers of elements, `norm_epsilon` is added to a mean square.
+
+    Attention sees the last `window` tokens, which Llama itself has no use for, None for all.
+    """
 
     vocabulary_size: int
     embedding_dim: int
@@ -41,6 +44,7 @@ class LlamaConfig:
     attention_bias: bool
     feedforward_bias: bool
     tied: bool
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_key_value_heads:
@@ -88,6 +92,7 @@ def block(config: LlamaConfig) -> TransformerBlock:
                 bias=config.attention_bias,
                 causal=True,
                 rotary=sl.Rotary(config.head_dim, base=config.rotary_base, scaling=config.rotary_scaling),
+                attend=sl.ScaledDotProductAttention(causal=True, window=config.window),
             ),
         ),
         feedforward=sl.Residual(
@@ -146,7 +151,15 @@ def read(checkpoint: Checkpoint) -> LlamaConfig:
 
 def _read_transformers(checkpoint: Checkpoint) -> LlamaConfig:
     fields = Fields(checkpoint.metadata, f"{checkpoint.path / 'config.json'}")
-    fields.ignore([*BOOKKEEPING, "is_llama_config"])
+    fields.ignore(["is_llama_config"])
+    config = read_fields(fields)
+    fields.finish()
+    return config
+
+
+def read_fields(fields: Fields) -> LlamaConfig:
+    """What the fields of a `config.json` say that Llama and its kin have."""
+    fields.ignore(BOOKKEEPING)
     fields.only("hidden_act", "silu", "swish")
     fields.only("attention_dropout", 0)
     fields.only("pretraining_tp", 1)
@@ -154,7 +167,7 @@ def _read_transformers(checkpoint: Checkpoint) -> LlamaConfig:
     heads, width = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     max_positions = fields.integer("max_position_embeddings")
     base, scaling = read_rotary(fields, max_positions)
-    config = LlamaConfig(
+    return LlamaConfig(
         vocabulary_size=fields.integer("vocab_size"),
         embedding_dim=width,
         feedforward_dim=fields.integer("intermediate_size"),
@@ -170,8 +183,6 @@ def _read_transformers(checkpoint: Checkpoint) -> LlamaConfig:
         feedforward_bias=fields.flag("mlp_bias", False),
         tied=fields.flag("tie_word_embeddings", False),
     )
-    fields.finish()
-    return config
 
 
 def write(config: LlamaConfig) -> Mapping[str, object]:

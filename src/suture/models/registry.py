@@ -8,9 +8,10 @@ from suture.models.gemma2 import GEMMA2
 from suture.models.gemma3 import GEMMA3
 from suture.models.gpt2 import GPT2
 from suture.models.llama import LLAMA
+from suture.models.mistral import MISTRAL
 from suture.weights.checkpoint import Checkpoint, CheckpointError
 
-FAMILIES: tuple[Family, ...] = (GEMMA, GEMMA2, GEMMA3, GPT2, LLAMA)
+FAMILIES: tuple[Family, ...] = (GEMMA, GEMMA2, GEMMA3, GPT2, LLAMA, MISTRAL)
 
 
 def family_of(checkpoint: Checkpoint) -> Family:

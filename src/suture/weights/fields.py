@@ -58,12 +58,11 @@ class Fields:
 
     def optional_number(self, name: str, default: float | None) -> float | None:
         """A number above zero, None where the field is null; where there is no such field, the default."""
-        if name not in self._left:
-            return default
-        if self._left[name] is None:
-            self.take(name)
-            return None
-        return self.number(name)
+        return self.number(name, default) if self._is_given(name, default) else None
+
+    def optional_integer(self, name: str, default: int | None) -> int | None:
+        """A whole number above zero, None where the field is null; where there is no such field, the default."""
+        return self.integer(name, default) if self._is_given(name, default) else None
 
     def flag(self, name: str, default: bool) -> bool:
         """A truth value."""
@@ -111,6 +110,12 @@ class Fields:
                 f"{self.where}: fields that are not understood: {said}. They may change what the model computes, so "
                 "the model is not loaded. If you know that they do not, remove them from the configuration."
             )
+
+    def _is_given(self, name: str, default: object) -> bool:
+        """Whether the field has a value, its own or the default; a null is taken."""
+        if name not in self._left:
+            return default is not None
+        return self._left[name] is not None or self.take(name) is not None
 
     def _value(self, name: str, default: object) -> object:
         value = self.take(name)
