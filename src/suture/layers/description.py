@@ -205,13 +205,10 @@ def describe(
         children: dict[str, Any] = {}
         for slot in node.filled():
             if places is not None and id(slot) in places:
-                child, content_of = places[id(slot)]
-            elif slot.home is not None or slot.layer is None:
-                child = slot.name
-                content_of = Unknown(f"the {name} was edited before it was put in. Put it in first, then edit it")
-            else:
-                child, content_of = slot.name, describe(slot.layer, known, places)
-            children[child] = content_of
+                child, where = places[id(slot)]
+                children[child] = where
+            elif slot.layer is not None:
+                children[slot.name] = describe(slot.layer, known, places)
         content["children"] = children
     elif node.shares_leaves:
         content["class"] = Unknown(f"the {name} is a copy of what is not in the tree as it was then")

@@ -16,7 +16,7 @@ from torch import nn
 
 from suture.layers.description import Described, Known, Original, Reference, Unknown, describe
 from suture.layers.node import Node, Slot, node_of
-from suture.layers.ownership import composite_of, home_of
+from suture.layers.ownership import composite_of, home_of, wired_sites
 from suture.layers.recording import Recording
 
 if TYPE_CHECKING:
@@ -217,7 +217,10 @@ def note(record: Recording, swap: Swap) -> None:
     elif swap.new is not None:
         places = {id(hole.slot): (hole.own_name, _reference(hole.composite, hole.slot)) for hole in swap.holes}
         kept = {id(hole.layer): _reference(hole.composite, hole.slot) for hole in swap.holes}
-        entry.what = describe(swap.new, _known(root, swap.new, kept), places)
+        if any(slot.home is not None and id(slot) not in places for _, slot in wired_sites(swap.new, swap.kept)):
+            entry.what = Unknown(f"the {type(swap.new).__name__} was edited before it was put in. Edit it there")
+        else:
+            entry.what = describe(swap.new, _known(root, swap.new, kept), places)
     _add(record, root, entry, [swap])
 
 
