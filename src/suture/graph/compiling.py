@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.decorators import maybe_mark_dynamic
 
 from suture.graph.input import Input
 
@@ -24,6 +23,9 @@ def compiled(graph: Graph, options: dict[str, Any]) -> Callable[..., Any]:
     It is compiled at the first call, and again when a layer of another structure stands at a path. Sizes that the
     inputs leave open are dynamic from the start, so that no length of a prompt is compiled for itself.
     """
+    # The compiler takes seconds to import, and most calls of graphs are not compiled.
+    from torch._dynamo.decorators import maybe_mark_dynamic
+
     chosen: dict[str, Any] = {"fullgraph": True, "recompile_limit": _EDITS} | options
     function: Callable[..., Any] = torch.compile(graph.program.function, **chosen)
     dynamic = [_open_dimensions(value) for value in graph.flat_inputs.values()]
