@@ -38,9 +38,14 @@ class LastPlace:
             home = home if around is None else mount(around, name, home.node.path_around)
         if home is None:
             return None
-        for place in top_of(home).places():
-            if place.slot.name == self._name and home_of(place.parent, place.slot) is home:
-                return place.parent, place.slot
+        # Most often it is called where it is owned, or near by: what goes back does not cost the size of the model.
+        for slot in home.node.slots_of(home.node.children.get(self._name)):
+            if slot.used and slot.name == self._name and slot.home is None:
+                return home, slot
+        for around in (home, top_of(home)):
+            for place in around.places():
+                if place.slot.used and place.slot.name == self._name and home_of(place.parent, place.slot) is home:
+                    return place.parent, place.slot
         return None
 
     def __getstate__(self) -> dict[str, Any]:
