@@ -155,9 +155,11 @@ def check(model: sl.Composite, base: dict[int, set[str]] | None = None) -> None:
 
 
 def keys_of(model: nn.Module) -> dict[int, set[str]]:
-    """The keys of every parameter, by identity: a leaf that is shared has several."""
+    """The keys of every parameter, by identity: a shared leaf has several. Those in structural copies are not old."""
+    modules = list(model.named_modules(remove_duplicate=False))
+    copies = tuple(f"{name}." for name, module in modules if name and (n := node_of(module)) and n.shares_leaves)
     keys: dict[int, set[str]] = {}
     for key, parameter in model.named_parameters(remove_duplicate=False):
-        if not hasattr(parameter, "moved"):
+        if not hasattr(parameter, "moved") and not key.startswith(copies):
             keys.setdefault(id(parameter), set()).add(key)
     return keys

@@ -352,6 +352,18 @@ def test_what_waits_with_an_edit_is_cast_and_set_to_a_mode_with_its_tree(dtype: 
     assert all(module.training for module in model.modules())
 
 
+def test_a_tree_inside_what_was_taken_out_of_it_is_cast_and_set_to_a_mode() -> None:
+    model = sl.Chain(outer=sl.Chain(inner=sl.Chain(linear())))
+    outer = model.layer("outer", sl.Chain)
+    inner = outer.layer("inner", sl.Chain)
+    edits = [outer.remove(inner), model.append(inner), model.remove(outer), inner.append(outer)]
+    model.to(torch.float64).eval()
+    for edit in reversed(edits):
+        edit.undo()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert not any(module.training for module in model.modules())
+
+
 def test_a_layer_of_its_own_dtype_keeps_it_while_it_waits() -> None:
     model = sl.Chain(norm=sl.LayerNorm(2), linear=linear().to(torch.bfloat16))
     edit = model.remove(model["norm"])

@@ -7,8 +7,9 @@ composite. Leaves receive what they declare to read from it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch import Tensor, nn
@@ -33,6 +34,19 @@ if TYPE_CHECKING:
 
 _COPYING = "the layers that are being copied, by identity"
 _WHOLE = "the composite that is being copied"
+
+
+_moving: ContextVar[bool] = ContextVar("whether a tree is being cast, moved or set to a mode", default=False)
+
+
+@contextmanager
+def _outermost() -> Generator[bool]:
+    is_outermost = not _moving.get()
+    token = _moving.set(True)
+    try:
+        yield is_outermost
+    finally:
+        _moving.reset(token)
 
 
 class Composite(Navigation, nn.Module):
@@ -261,19 +275,23 @@ class Composite(Navigation, nn.Module):
     def settle(self, record: Recording) -> None:
         """Called when an edit of what this composite wires was taken back. There is nothing to do."""
 
-    # What edits took out and can put back moves with the tree.
+    # What edits took out and can put back moves with the tree. It can be around the tree that it was taken out of, when
+    # layers were moved; so the outermost call has it move, once.
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        for layer in set_aside(self):
-            nn.Module._apply(layer, fn, recurse=node_of(layer) is None)
-        return self
+        with _outermost() as aside:
+            for layer in set_aside(self) if aside else ():
+                nn.Module._apply(layer, fn, recurse=node_of(layer) is None)
+            return super()._apply(fn, recurse)
 
     def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        for layer in set_aside(self):
-            nn.Module.train(layer, mode)
-        return self
+        with _outermost() as aside:
+            for layer in set_aside(self) if aside else ():
+                if node_of(layer) is None:
+                    layer.train(mode)
+                else:
+                    layer.training = mode
+            return super().train(mode)
 
     def __copy__(self) -> Self:
         raise TypeError(

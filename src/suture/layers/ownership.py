@@ -181,8 +181,10 @@ def everything_in(*layers: nn.Module | None) -> list[nn.Module]:
 
 
 def set_aside(composite: Composite) -> list[nn.Module]:
-    """What edits took out of a composite and can put back, with all that is in it."""
-    return everything_in(*(change.old for slot in composite.node.slots for change in slot.swaps))
+    """What edits took out of a composite, or of what it owns, and can put back, with all that is in it."""
+    owned = {id(module): node_of(module) for module in composite.modules()}
+    slots = [slot for node in owned.values() if node is not None for slot in node.slots]
+    return [layer for layer in everything_in(*(c.old for slot in slots for c in slot.swaps)) if id(layer) not in owned]
 
 
 def count_anew(copied: Composite) -> None:
