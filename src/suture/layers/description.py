@@ -223,8 +223,6 @@ def _unregistered(layer: nn.Module) -> str:
     kind = type(layer)
     if kind.__module__.startswith("torch.nn."):
         return f"torch's own {kind.__name__} does not remember its arguments. sl.{kind.__name__}, the same layer, does"
-    if kind.__name__ == "Lambda":
-        return "a Lambda calls a function, and recipes hold no code. Make it a class: @suture.register"
     return (
         f"{kind.__name__} is not registered, or was made before it was. Register the class where it is defined: "
         "@suture.register"
@@ -277,6 +275,10 @@ def _encoded(value: Any, known: Known) -> Any:
         case _ if dataclasses.is_dataclass(value) and _classes.get(type(value).__name__) is type(value):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
             return {"class": type(value).__name__, "arguments": {k: _encoded(v, known) for k, v in fields.items()}}
+        case _ if inspect.isroutine(value):
+            return Unknown(
+                f"it calls the function {value.__name__!r}, and recipes hold no code. Make it a class of layers"
+            )
         case _:
             return Unknown(f"it was made with {value!r:.60} ({type(value).__name__}), which is no plain data")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -87,50 +86,38 @@ class _Adapted:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._parts: dict[int, str] = {}
-        for adapter in _adapters(model):
-            kind = type(adapter).__name__
-            part = kind if adapter.adapter_name == kind else f"{kind}.{adapter.adapter_name}"
-            self._parts.update((id(layer), part) for layer in adapter.brought)
-        self._places = Counter(id(module) for _, module in _named_modules(model))
+        """The adapter, by class and name, of each layer that one brought, by identity."""
+        self._given: set[tuple[int, str]] = set()
+        """The homes, by identity, and names that adapters gave to what they put in."""
+        for module in model.modules():
+            if isinstance(module, Adapter):
+                self._add(cast("Adapter[nn.Module]", module))
+            node = node_of(module)
+            for swap in (swap for slot in (node.slots if node is not None else ()) for swap in slot.swaps):
+                # An adapter may change a model without standing in it.
+                if isinstance(swap.author, Adapter):
+                    self._add(cast("Adapter[nn.Module]", swap.author))
+                    self._given.add((id(swap.home), swap.new_name))
+
+    def _add(self, adapter: Adapter[nn.Module]) -> None:
+        kind = type(adapter).__name__
+        part = kind if adapter.adapter_name == kind else f"{kind}.{adapter.adapter_name}"
+        self._parts.update((id(layer), part) for layer in adapter.brought)
 
     def part_of(self, key: str) -> str:
         """The adapter, by class and name, that brought the tensor at `key`; `BASE` where none did."""
-        around, *inside = _modules_on(self._model, key)
-        part, outer = self._parts.get(id(around), BASE), around
-        for module in inside:
+        around = self._model
+        part = self._parts.get(id(around), BASE)
+        for name in key.split(".")[:-1]:
+            module = around.get_submodule(name)
             if id(module) in self._parts:
-                # An adapter may call a layer of the model, which then is owned elsewhere too.
-                is_own = id(outer) in self._parts or self._places[id(module)] == 1
+                # A layer of an adapter may be put in elsewhere, and one of the model may be called by an adapter.
+                is_own = id(around) in self._parts or (id(around), name) in self._given
                 part = self._parts[id(module)] if is_own else BASE
-            elif node_of(outer) is not None:
+            elif node_of(around) is not None:
                 part = BASE
-            outer = module
+            around = module
         return part
-
-
-def _modules_on(model: nn.Module, key: str) -> Iterator[nn.Module]:
-    """The modules from the root to the one that holds the tensor at `key`."""
-    yield model
-    for name in key.split(".")[:-1]:
-        model = model.get_submodule(name)
-        yield model
-
-
-def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    # torch does not say what the names and modules are when it shall give all of them.
-    yield from model.named_modules(remove_duplicate=False)
-
-
-def _adapters(model: nn.Module) -> Iterator[Adapter[nn.Module]]:
-    """Those that stand in the model, and those that changed it without standing in it."""
-    for module in model.modules():
-        if isinstance(module, Adapter):
-            yield cast("Adapter[nn.Module]", module)
-        node = node_of(module)
-        for slot in node.slots if node is not None else ():
-            for swap in slot.swaps:
-                if isinstance(swap.author, Adapter):
-                    yield cast("Adapter[nn.Module]", swap.author)
 
 
 def _refuse_equal_keys(parts: dict[str, list[StoredPlace]]) -> None:
