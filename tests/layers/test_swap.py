@@ -264,6 +264,39 @@ def test_an_undo_is_refused_where_a_layer_was_taken_out_and_is_only_a_home() -> 
     assert keys(model) == ["Chain.Sum.Linear.weight", "Chain.Sum.Linear.bias"]
 
 
+def test_a_wrapper_is_not_undone_where_a_later_edit_took_out_what_it_holds() -> None:
+    model = sl.Chain(sl.Chain(x=linear()))
+    block = model.layer("Chain", sl.Chain)
+    inner = wrap(model, block, lambda layer: sl.Sum(layer))
+    wrap(model, model[0], lambda layer: sl.Residual(layer, linear()))
+    rebuilt = select(model, "Chain+Sum+Residual").replace(lambda old: sl.Product(block))
+    refused(inner.undo, model, r"taken out, but for what is still called elsewhere. Undo the replacement of")
+    rebuilt.undo()
+    inner.undo()
+    assert block.parent is model[0]
+    assert [place.path for place in model.places()] == [
+        "Chain+Sum+Residual",
+        "Chain",
+        "Chain.x",
+        "Chain+Sum+Residual.Linear",
+    ]
+
+
+def test_what_was_replaced_in_a_layer_that_was_moved_returns_to_it_there() -> None:
+    model = sl.Chain(here=sl.Chain(block=sl.Chain(x=linear())), there=sl.Chain())
+    block, there = model.layer("here.block", sl.Chain), model.layer("there", sl.Chain)
+    x = block["x"]
+    inner = block.replace(x, sl.Identity())
+    with editing(model) as moved:
+        model.layer("here", sl.Chain).remove(block)
+        there.append(block)
+    inner.undo()
+    assert model["there.Chain.x"] is x
+    moved.undo()
+    assert model["here.block.x"] is x
+    assert weights(model) == ["here.block.x.weight"]
+
+
 def test_an_undo_is_refused_while_something_it_put_in_is_called_elsewhere() -> None:
     model = sl.Chain(here=sl.Chain(), there=sl.Chain())
     here, there = model.layer("here", sl.Chain), model.layer("there", sl.Chain)
