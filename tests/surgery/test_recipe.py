@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import suture
 from suture import layers as sl
 from suture.adapters import CrossAttention, Dropout, LoRA
+from suture.adapters.control_vector import Steered
 from suture.surgery.adapter import Adapter
 from suture.surgery.recipe import Recipe, RecipeError, recipe
 from suture.surgery.selection import select
@@ -335,3 +336,11 @@ def test_a_recipe_is_json_that_says_what_was_done(tmp_path: Path) -> None:
         ],
     }
     assert repr(recipe(model)) == "Recipe(replace query by Sum)"
+
+
+def test_a_steered_model_is_steered_again(tmp_path: Path) -> None:
+    model = bare()
+    select(model, "blocks.#").adapt(lambda block: Steered(block, torch.randn(4), scale=0.5))
+    fresh = again(model, tmp_path)
+    assert torch.equal(fresh(X), model(X))
+    assert not torch.equal(fresh(X), bare()(X))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from suture.adapters.vector_file import read_vectors, write_vectors
 from suture.layers import Chain, Composite
+from suture.layers.description import register
 from suture.layers.recording import recording
 from suture.surgery.adapter import Adapter
 from suture.surgery.criteria import Criteria
@@ -56,6 +57,7 @@ class Steer(nn.Module):
         return f"scale={self.scale.item():.3g}"
 
 
+@register("adapters.Steered")
 class Steered(Chain, Adapter[nn.Module]):
     """A layer followed by a `Steer` of what it returns."""
 

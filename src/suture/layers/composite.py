@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -26,6 +26,7 @@ from suture.layers.node import Node, Slot, node_of
 from suture.layers.ownership import count_anew, everything_in, set_aside, stem_of
 from suture.layers.recording import Recording, may_borrow
 from suture.layers.symbolic import symbolic_in
+from suture.layers.ties import keeping_ties
 
 if TYPE_CHECKING:
     from treescope.rendering_parts import RenderableTreePart
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _COPYING = "the layers that are being copied, by identity"
 _WHOLE = "the composite that is being copied"
-
 
 _moving: ContextVar[bool] = ContextVar("whether a tree is being cast, moved or set to a mode", default=False)
 
@@ -282,7 +282,8 @@ class Composite(Navigation, nn.Module):
         with _outermost() as aside:
             for layer in set_aside(self) if aside else ():
                 nn.Module._apply(layer, fn, recurse=node_of(layer) is None)
-            return super()._apply(fn, recurse)
+            with keeping_ties(self) if aside else nullcontext():
+                return super()._apply(fn, recurse)
 
     def train(self, mode: bool = True) -> Self:
         with _outermost() as aside:
