@@ -40,8 +40,12 @@ class Parameters:
             [inspect.Parameter(name, kind, default=_default(structure)) for name, structure in self.by_name.items()]
         )
 
+    def is_optional(self, name: str) -> bool:
+        """Whether a parameter may be left out."""
+        return _default(self.by_name[name]) is not inspect.Parameter.empty
+
     def _required_come_first(self) -> bool:
-        optional = [_default(structure) is not inspect.Parameter.empty for structure in self.by_name.values()]
+        optional = [self.is_optional(name) for name in self.by_name]
         return optional == sorted(optional)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LITERALS = (str, bool, int, torch.dtype, torch.device, type(None), type(Ellipsis))
 
 
-def to_fx(graph: Graph, without: Collection[str] = ()) -> fx.GraphModule:
+def to_fx(graph: Graph, present: Collection[str] | None = None) -> fx.GraphModule:
     """The graph as torch's own, with the layers of this one at their paths.
 
     Its parameters are those of the graph, the required ones first. A structure is given as one argument and returned as
@@ -31,28 +31,28 @@ def to_fx(graph: Graph, without: Collection[str] = ()) -> fx.GraphModule:
 
     Args:
         graph: What is emitted: its calls, in their order, as they are in `graph.code`.
-        without: The optional inputs that are no parameters: they are what they are when they are left out.
-
-    Raises:
-        ValueError: An input of `without` is not there, or is required.
+        present: The inputs that are given in every call. Then there are no other parameters, and these are in the order
+            that they have in the graph; inputs that are not among them are what they are when they are left out.
     """
-    return _Emission(graph, frozenset(without)).module()
+    return _Emission(graph).module(present)
 
 
 class _Emission:
     """Builds one graph module."""
 
-    def __init__(self, graph: Graph, without: frozenset[str]) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._without = without
         self._tensors: dict[str, Tensor] = {}
         """Defaults that are tensors, by the name under which the module holds them."""
         self._fx = fx.Graph()
         self._nodes: dict[Value, Any] = {}
         self._bound: dict[int, tuple[object, Callable[..., Any]]] = {}
 
-    def module(self) -> fx.GraphModule:
-        self._add_inputs()
+    def module(self, present: Collection[str] | None) -> fx.GraphModule:
+        if present is None:
+            self._add_all_inputs()
+        else:
+            self._add_inputs(present)
         for call in self._graph.contents.needed:
             self._nodes[call.whole] = self._call(call)
         self._fx.output(self._argument(self._graph.outputs))
@@ -66,33 +66,30 @@ class _Emission:
 
     # Inputs
 
-    def _add_inputs(self) -> None:
-        parameters = self._graph.takes.signature.parameters
-        if unknown := self._without - parameters.keys():
-            raise ValueError(f"The graph has no input {min(unknown)!r}. It takes: {', '.join(parameters)}.")
-        named: Mapping[str, Any] = self._graph.takes.by_name
-        is_required = {name: each.default is inspect.Parameter.empty for name, each in parameters.items()}
-        if needed := [name for name in self._without if is_required[name]]:
-            raise ValueError(f"The input {needed[0]!r} is required, so the graph cannot be without it.")
-        for name in sorted(parameters, key=lambda name: not is_required[name]):
-            if name in self._without:
-                self._add_defaults(named[name])
-            elif is_required[name]:
-                self._add_parts(self._fx.placeholder(name), named[name])
-            elif isinstance(named[name], Input):
-                self._nodes[named[name]] = self._optional(name, named[name].default)
+    def _add_all_inputs(self) -> None:
+        takes = self._graph.takes
+        for name in sorted(takes.by_name, key=takes.is_optional):
+            structure = takes.by_name[name]
+            if not takes.is_optional(name):
+                self._add_parts(self._fx.placeholder(name), structure)
+            elif isinstance(structure, Input):
+                self._nodes[structure] = self._optional(name, structure.default)
             else:
-                self._add_parts(self._fx.placeholder(name, default_value=None), named[name])
+                self._add_parts(self._fx.placeholder(name, default_value=None), structure)
+
+    def _add_inputs(self, present: Collection[str]) -> None:
+        for name, structure in self._graph.takes.by_name.items():
+            if name in present:
+                self._add_parts(self._fx.placeholder(name), structure)
+                continue
+            for value in values_in(structure):
+                self._nodes[value] = self._argument(cast("Input", value).default)
 
     def _optional(self, name: str, default: Any) -> fx.Node:
         if _is_literal(default):
             return self._fx.placeholder(name, default_value=default)
         given = self._fx.placeholder(name, default_value=None)
         return self._fx.call_function(given_or, (given, self._argument(default)))
-
-    def _add_defaults(self, structure: Any) -> None:
-        for value in values_in(structure):
-            self._nodes[value] = self._argument(cast("Input", value).default)
 
     def _add_parts(self, node: fx.Node, structure: Any) -> None:
         """Takes the values out of a structure that is given as one argument."""

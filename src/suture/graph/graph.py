@@ -6,17 +6,16 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from suture.graph.binding import Parameters
 from suture.graph.calls import Call, Item
-from suture.graph.compiling import compiled
 from suture.graph.contents import Contents, GraphError
 from suture.graph.emitting import Program
-from suture.graph.fx import to_fx
+from suture.graph.forms import Forms
 from suture.graph.handles import Handle
 from suture.graph.intercepted import Intercepted
 from suture.graph.naming import Edits, Names, own, own_tensor, tensor_name, tensors_in
@@ -27,7 +26,6 @@ from suture.graph.values import Value, values_in
 from suture.layers.calls import enter_call, open_block, set_pending
 from suture.layers.context import Context, Entries, Read
 from suture.layers.frames import call_module, frame_for
-from suture.layers.inputs import TakesContext
 from suture.layers.intercepting import interceptor
 from suture.layers.location import is_located
 from suture.layers.symbolic import symbolic_in
@@ -35,13 +33,16 @@ from suture.layers.symbolic import symbolic_in
 _ABSENT = object()
 
 
-@torch.compiler.assume_constant_result
 def make_program(graph: Graph) -> None:
     """Makes the function that runs a graph; compiled code does not look at how."""
     graph.make_program()
 
 
-class Graph(TakesContext, Recorded):
+# What `torch.compiler.assume_constant_result` does, which would import the compiler with this file.
+vars(make_program)["_dynamo_marked_constant"] = True
+
+
+class Graph(Forms, Recorded):
     """What leads from `inputs` to `outputs`.
 
     Args:
@@ -77,7 +78,6 @@ class Graph(TakesContext, Recorded):
             raise GraphError(f"A graph returns symbolic values. Received as outputs: {outputs!r:.80}.")
         self._edits = Edits()
         self._program: Program | None = None
-        self._compiled: Callable[..., Any] | None = None
         self._tensor_paths: dict[int, str] = {}
         self._takes = Parameters(inputs)
         self._outputs = outputs
@@ -210,7 +210,7 @@ class Graph(TakesContext, Recorded):
             values = dict(zip(self.flat_inputs.values(), bound, strict=True))
             return Running(self, values, Intercepted(self, functions)).outputs()
         # What is compiled around the graph takes it in.
-        function = program.function if self._compiled is None or torch.compiler.is_compiling() else self._compiled
+        function = program.function if self.compiled is None or torch.compiler.is_compiling() else self.compiled
         try:
             return function(*bound)
         except Exception as error:
@@ -218,43 +218,6 @@ class Graph(TakesContext, Recorded):
             if where is not None and not is_located(error):
                 error.add_note(f"In layer {where}, in a graph.")
             raise
-
-    def to_fx(self) -> fx.GraphModule:
-        """The graph as torch's own, for passes and whatever else takes one; it shares the layers.
-
-        It is called like the graph, contexts aside, with its required inputs first. The keys of its state are the same.
-
-        Example:
-            >>> from suture import layers as sl
-            >>> from suture.graph import Input, trace
-            >>> module = trace(sl.Chain(up=sl.Linear(4, 2), act=sl.ReLU()), Input("x", shape=(None, 4))).to_fx()
-            >>> print(module.code.strip())
-            def forward(self, x):
-                up = self.up(x);  x = None
-                act = self.act(up);  up = None
-                return act
-        """
-        return to_fx(self)
-
-    def compile(self, **options: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Runs compiled from now on, as torch's `compile` has it for any module; gives the graph itself.
-
-        There is one compiled function and no graph break. It is compiled anew where an edit of the layers asks for it,
-        and not for other sizes of open dimensions, other values, or adapters of equal structure. What is matched to the
-        inputs, contexts included, is matched before.
-
-        Args:
-            options: Those of `torch.compile`, such as `backend` and `mode`; `fullgraph` is True unless said.
-
-        Example:
-            >>> from suture import layers as sl
-            >>> from suture.graph import Input, trace
-            >>> graph = trace(sl.Linear(4, 2), Input("x", shape=(None, 4))).compile(backend="eager")
-            >>> graph(torch.zeros(3, 4)).shape, list(graph.state_dict())
-            (torch.Size([3, 2]), ['Linear.weight', 'Linear.bias'])
-        """
-        self._compiled = compiled(self, options)
-        return self
 
     def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self.flat_inputs.values(), self._takes.bind(args, kwargs), strict=True))
