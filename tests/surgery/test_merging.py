@@ -128,6 +128,11 @@ def test_three_end_bit_equal_to_the_bare_model_after_random_steps(seed: int) -> 
     run("".join(names), steps)
 
 
+def test_one_that_went_in_before_another_was_merged_and_was_merged_after_it_comes_back_last() -> None:
+    steps = "b.eject a.merge b.inject c.merge b.merge a.unmerge"
+    run("abc", [(name, operation) for name, operation in (step.split(".") for step in steps.split())])
+
+
 def test_unmerging_the_first_of_several_leaves_the_others_merged() -> None:
     tree = model()
     groups = named(tree, "one", "two", "three")

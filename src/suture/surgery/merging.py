@@ -151,10 +151,10 @@ class MergeableAdapter(Adapter[T]):
 
     def _merged_later(self) -> list[MergeableAdapter[Any]]:
         """The adapters that were merged into the same leaf after this one."""
-        own = self._merge[0]
-        authors = [change.author for change in own.slot.swaps if change.number > own.number]
+        authors = dict.fromkeys(change.author for change in self._merge[0].slot.swaps)
         others = [cast("MergeableAdapter[Any]", author) for author in authors if isinstance(author, MergeableAdapter)]
-        return [other for other in dict.fromkeys(others) if other.is_merged and other is not self]
+        numbers = {other: other._merge[0].number for other in others if other.is_merged}
+        return sorted((other for other in numbers if numbers[other] > numbers[self]), key=numbers.__getitem__)
 
     def _set_merge(self, swaps: list[Swap]) -> None:
         on_rollback(self.__dict__.__setitem__, "_merge", self.__dict__.get("_merge", []))
