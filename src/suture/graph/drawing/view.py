@@ -1,0 +1,112 @@
+"""What of a picture is seen while repeats are folded and some boxes are closed. The page does the same in viewer.js."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from suture.graph.drawing.picture import Box, Edge, Picture, Status, Tag
+from suture.graph.drawing.repeats import counterparts
+
+_MOST_SEEN = 80
+"""How many boxes a picture may have before deeper ones are closed."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture as it is drawn."""
+
+    picture: Picture
+    closed: frozenset[Box]
+    edges: list[Edge]
+
+    def inside(self, box: Box) -> list[Box]:
+        """What is seen inside of a box."""
+        return [] if box in self.closed else shown_inside(box)
+
+    def takes(self, box: Box) -> list[Tag]:
+        """The tags that a box takes; a closed one those that come from outside of it."""
+        below = list(box.below()) if box in self.closed else [box]
+        given = {tag.name for each in below for tag in each.gives}
+        tags = _merged([tag for each in below for tag in each.takes if tag.name not in given or len(below) == 1])
+        folded = any(around.role == "repeat" for around in box.around)
+        return [replace(tag, part="[…]") if tag.part and folded else tag for tag in tags]
+
+    def gives(self, box: Box) -> list[Tag]:
+        """The tags that a box gives; a closed one those that anything outside of it takes."""
+        below = list(box.below()) if box in self.closed else [box]
+        if len(below) == 1:
+            return list(box.gives)
+        others = {tag.name for each in set(self.picture.boxes) - set(below) for tag in each.takes}
+        return _merged([tag for each in below for tag in each.gives if tag.name in others])
+
+
+def shown_inside(box: Box) -> list[Box]:
+    """What is drawn inside of an open box: of a repeat of one composite, what is inside of that."""
+    alone = box.role == "repeat" and len(box.turn) == 1
+    return shown_inside(box.turn[0]) if alone and box.turn[0].inside else box.turn
+
+
+def view(picture: Picture, closed: Collection[Box] | None = None) -> View:
+    """What is seen with repeats folded; by default everything is open that there is room for."""
+    shut = frozenset(_closed_by_default(picture) if closed is None else closed)
+    first = counterparts(picture.root)
+    seen: dict[tuple[Box, Box], dict[str, set[Status]]] = {}
+    for edge in picture.edges:
+        if _between_turns(edge):
+            continue
+        source, target = _seen(edge.source, first, shut), _seen(edge.target, first, shut)
+        if source is not target:
+            seen.setdefault((source, target), {}).setdefault(edge.label, set()).add(edge.status)
+    edges = [Edge(*ends, label, _one(statuses)) for ends, labels in seen.items() for label, statuses in labels.items()]
+    return View(picture, shut, edges)
+
+
+def _seen(box: Box, first: dict[Box, Box], closed: frozenset[Box]) -> Box:
+    """The box that is drawn for another."""
+    while box in first:
+        box = first[box]
+    return next((around for around in box.around if around in closed), box)
+
+
+def _between_turns(edge: Edge) -> bool:
+    """Whether an edge leads from one turn of a repeat to the next, which are drawn as one."""
+    ends = [dict(_turns_of(box)) for box in (edge.source, edge.target)]
+    return any(repeat in ends[1] and ends[1][repeat] != turn for repeat, turn in ends[0].items())
+
+
+def _turns_of(box: Box) -> list[tuple[Box, int]]:
+    lineage = [*box.around, box]
+    return [
+        (around, around.inside.index(member) // len(around.turn))
+        for around, member in pairwise(lineage)
+        if around.role == "repeat"
+    ]
+
+
+def _closed_by_default(picture: Picture) -> set[Box]:
+    """The boxes to close so that there are not too many, the deepest first."""
+    visible = _open(picture.root)
+    deepest = max((len(box.around) for box in visible), default=0)
+    for depth in range(deepest, 1, -1):
+        if sum(len(box.around) <= depth for box in visible) <= _MOST_SEEN:
+            return {box for box in visible if len(box.around) == depth and box.inside}
+    return {box for box in visible if len(box.around) == 1 and box.inside}
+
+
+def _open(box: Box) -> list[Box]:
+    return [each for inner in shown_inside(box) for each in (inner, *_open(inner))]
+
+
+def _one(statuses: set[Status]) -> Status:
+    return next(iter(statuses)) if len(statuses) == 1 else "same"
+
+
+def _merged(tags: list[Tag]) -> list[Tag]:
+    """Each name once; without the part where there are several."""
+    merged: dict[str, Tag] = {}
+    for tag in tags:
+        known = merged.get(tag.name)
+        merged[tag.name] = tag if known is None or known == tag else Tag(tag.name, "", known.updated or tag.updated)
+    return list(merged.values())
