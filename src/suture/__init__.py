@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from suture.adapters.control_vector import ControlVector
 from suture.generation.causal_lm import CausalLM
+from suture.graph.capturing import Captured, capture, patch
 from suture.graph.cloning import clone
 from suture.graph.contents import GraphError
 from suture.graph.graph import Graph
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Adapter",
     "AdapterGroup",
+    "Captured",
     "CausalLM",
     "Context",
     "ControlVector",
@@ -46,6 +48,7 @@ __all__ = [
     "Selection",
     "SelectionError",
     "__version__",
+    "capture",
     "check",
     "clone",
     "context",
@@ -53,6 +56,7 @@ __all__ = [
     "editing",
     "intercept",
     "load",
+    "patch",
     "recipe",
     "register",
     "replay",

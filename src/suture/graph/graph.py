@@ -201,7 +201,7 @@ class Graph(Forms, Recorded):
             return value.call(self, args, self._entries(context, entries))
         given = self._entries(context, entries)
         if (functions := interceptor()) is not None:
-            return functions.hand_on(self, args, given, lambda args, given: call_module(self, *args, **given))
+            return functions.hand_on(self, args, given, lambda args, given: call_module(self, *args, **given), self)
         return call_module(self, *args, **given)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from suture.graph.graph import Graph
 
 
+@dataclass(frozen=True)
+class GraphPlace:
+    """Where a layer is called in a graph."""
+
+    graph: Graph
+    path: str
+
+
 class Intercepted(Handler):
     """Calls everything as the graph does, through the call functions."""
 
@@ -28,7 +37,9 @@ class Intercepted(Handler):
         if not isinstance(call.target, nn.Module):
             return call.target(*args, **kwargs)
         layer = self.graph.get_submodule(self.graph.name_of(call))
-        return self.functions.hand_on(layer, args, kwargs, lambda args, kwargs: inner_call(layer)(*args, **kwargs))
+        run = inner_call(layer)
+        place = GraphPlace(self.graph, self.graph.name_of(call))
+        return self.functions.hand_on(layer, args, kwargs, lambda args, kwargs: run(*args, **kwargs), place)
 
     def scope(
         self, scope: Scope, args: tuple[Any, ...], run: Callable[[tuple[Any, ...]], Any], running: Running
@@ -36,4 +47,5 @@ class Intercepted(Handler):
         context = Context(running.known_entries(scope))
         context.in_call = True
         layer = cast("nn.Module", scope.target)
-        return self.functions.hand_on(layer, args, {"context": context}, lambda args, _: run(args))
+        place = GraphPlace(self.graph, self.graph.name_of(scope))
+        return self.functions.hand_on(layer, args, {"context": context}, lambda args, _: run(args), place)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 CallFunction = Callable[..., Any]
@@ -46,8 +47,8 @@ class _Looking:
 
 def frame_for(layer: nn.Module) -> Frame | None:
     """The frame that takes the call of `layer`, if a call function that stands in for it is running."""
-    # Asked first, since compiled code cannot read a context variable.
-    if not _Looking.blocks:
+    # Compiled code cannot read a context variable; `interceptor` refuses what it would miss.
+    if torch.compiler.is_compiling() or not _Looking.blocks:
         return None
     frame = _frame.get()
     return frame if frame is not None and frame.takes(layer) else None

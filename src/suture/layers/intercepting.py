@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from suture.layers.context import Context, Interceptor
-from suture.layers.frames import CallFunction, call_module, standing_in
+from suture.layers.frames import CallFunction, call_module, current_frame, standing_in
 from suture.layers.symbolic import inner_call, seeing_plain_calls
 
 if TYPE_CHECKING:
@@ -87,23 +87,25 @@ class CallFunctions(Interceptor):
         self.functions = functions
 
     def call_outermost(self, composite: Composite, args: tuple[Any, ...], context: Context) -> Any:
-        return self._call(composite, args, {"context": context})
+        return self.call_composite(composite, args, context, composite)
 
     def call_slot(self, composite: Composite, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
-        if slot.layer is None:
+        layer = slot.layer
+        if layer is None:
             return args
-        return self._call(slot.layer, *slot.arguments(args, context))
+        if slot.reads is None:
+            return self.call_composite(layer, args, context, slot)
+        args, kwargs = slot.arguments(args, context)
+        return self.hand_on(layer, args, kwargs, lambda args, kwargs: inner_call(layer)(*args, **kwargs), slot)
 
-    def _call(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        context = kwargs.get("context")
-        if not isinstance(context, Context):
-            return self.hand_on(layer, args, kwargs, lambda args, kwargs: inner_call(layer)(*args, **kwargs))
+    def call_composite(self, layer: nn.Module, args: tuple[Any, ...], context: Context, place: object) -> Any:
+        """Calls a composite, whose children are then handed on too."""
 
         def run(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
             return call_module(layer, *args, context=context)
 
         # What is new in a call function is not handed on, also where it is given the context.
-        return self.hand_on(layer, args, {"context": context.without_interceptor()}, run)
+        return self.hand_on(layer, args, {"context": context.without_interceptor()}, run, place)
 
     def hand_on(
         self,
@@ -111,34 +113,59 @@ class CallFunctions(Interceptor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        place: object,
         level: int = 0,
     ) -> Any:
-        """Calls `layer` through the call functions from `level` on; `run` is what they stand in for."""
+        """Calls `layer` through the call functions from `level` on.
+
+        Args:
+            layer: What is called.
+            args: With what, by position.
+            kwargs: With what, by keyword.
+            run: What the call functions stand in for.
+            place: Where it is called: a slot of a tree, the root of one, or what another model says.
+            level: How many call functions were asked already.
+        """
         if level == len(self.functions):
-            token = _functions.set(self.functions)
-            try:
-                with standing_in(None):
-                    return run(args, kwargs)
-            finally:
-                _functions.reset(token)
-        token = _functions.set(())
-        try:
-            with standing_in(_Frame(self, layer, kwargs, run, level + 1)):
-                return self.functions[level](layer, *args, **kwargs)
-        finally:
-            _functions.reset(token)
+            with _calling(self.functions, None):
+                return run(args, kwargs)
+        with _calling((), _Frame(self, layer, kwargs, run, place, level + 1)):
+            return self.functions[level](layer, *args, **kwargs)
+
+
+@contextmanager
+def _calling(functions: tuple[CallFunction, ...], frame: _Frame | None) -> Generator[None]:
+    token = _functions.set(functions)
+    try:
+        with standing_in(frame):
+            yield
+    finally:
+        _functions.reset(token)
+
+
+def current_place() -> object:
+    """In a call function: where the layer is called that it stands in for."""
+    frame = current_frame()
+    return frame.place if isinstance(frame, _Frame) else None
 
 
 class _Frame:
     """A call function that stands in for a layer; calling the layer goes on to the next one."""
 
     def __init__(
-        self, handler: CallFunctions, layer: nn.Module, kwargs: dict[str, Any], run: Callable[..., Any], level: int
+        self,
+        handler: CallFunctions,
+        layer: nn.Module,
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+        place: object,
+        level: int,
     ) -> None:
         self.handler = handler
         self.layer = layer
         self.kwargs = kwargs
         self.run = run
+        self.place = place
         self.level = level
 
     def takes(self, layer: object) -> bool:
@@ -147,4 +174,4 @@ class _Frame:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A composite gets the context of its place, whatever became of the keyword.
         kwargs = self.kwargs if "context" in self.kwargs else kwargs
-        return self.handler.hand_on(self.layer, args, kwargs, self.run, self.level)
+        return self.handler.hand_on(self.layer, args, kwargs, self.run, self.place, self.level)
