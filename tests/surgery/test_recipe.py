@@ -74,6 +74,14 @@ def test_a_leaf_called_at_another_place_is_the_same_leaf_again(tmp_path: Path) -
     assert fresh.get_submodule("Linear") is fresh.get_submodule("query")
 
 
+def test_a_leaf_at_two_places_of_what_is_put_in_is_one_again(tmp_path: Path) -> None:
+    model, shared, other = bare(), sl.Linear(4, 4), sl.Linear(4, 4)
+    select(model, "inner").insert_after(sl.Chain(shared, sl.Sum(other, shared), other))
+    fresh = again(model, tmp_path)
+    assert torch.equal(fresh(X), model(X))
+    assert fresh.get_submodule("Chain.Linear") is fresh.get_submodule("Chain.Sum.Linear_2")
+
+
 def test_adapters_are_injected_again(tmp_path: Path) -> None:
     model = bare()
     groups = [

@@ -68,6 +68,8 @@ class _Telling:
         for place in root.composite.places():
             if node_of(place.layer) is None:
                 self._leaves.setdefault(id(place.layer), []).append(place.path)
+        self._seen: dict[int, dict[str, Any]] = {}
+        """What was told of the edit so far, by the identity of the layer."""
         self._given = [(entry.number, path) for entry in self._entries for path in _given_by(entry)]
 
     def entries(self) -> Iterator[tuple[Entry, dict[str, Any]]]:
@@ -76,6 +78,7 @@ class _Telling:
             yield entry, where | self.told(entry)
 
     def told(self, entry: Entry) -> dict[str, Any]:
+        self._seen = {}
         told: dict[str, Any] = {"do": entry.operation}
         place = self._known(entry.place, entry)
         told["at"] = place.path
@@ -102,10 +105,12 @@ class _Telling:
             case Reference():
                 return _layer(content)
             case Described():
-                shared = self._shared(content, entry)
-                return shared if shared is not None else self._content(content.content, entry)
+                return self._layer(content, entry)
             case History():
-                return [self.told(each) for each in content.entries]
+                around = self._seen
+                edits = [self.told(each) for each in content.entries]
+                self._seen = around
+                return edits
             case dict():
                 inner = cast("dict[str, Any]", content)
                 if isinstance(original := inner.get("copy"), Reference):
@@ -115,6 +120,18 @@ class _Telling:
                 return [self._content(value, entry) for value in cast("list[Any]", content)]
             case _:
                 return content
+
+    def _layer(self, described: Described, entry: Entry) -> Any:
+        layer = described.held.layer
+        shared = self._shared(described, entry)
+        if layer is None or shared is not None:
+            return shared or self._content(described.content, entry)
+        if (first := self._seen.get(id(layer))) is not None:
+            # One layer at several places of what was put in.
+            return {"again": first.setdefault("id", sum("id" in told for told in self._seen.values()))}
+        told: dict[str, Any] = self._content(described.content, entry)
+        self._seen[id(layer)] = told
+        return told
 
     def _known(self, place: Reference | Unknown, entry: Entry) -> Reference:
         if isinstance(place, Unknown):
