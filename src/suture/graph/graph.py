@@ -163,7 +163,8 @@ class Graph(Forms, Recorded):
         if found and len(found) > 1:
             raise KeyError(f"Several layers of this graph end in {path!r}: {', '.join(found[:4])}. Give more of it.")
         if not found:
-            near = difflib.get_close_matches(path, by_path) or list(by_path)[:8]
+            paths = list(filter(None, by_path))
+            near = difflib.get_close_matches(path, paths) or paths[:8]
             raise KeyError(f"This graph calls no layer {path!r}. Near to it: {', '.join(near)}.")
         items = by_path[found[0]]
         return Handle(found[0], cast("nn.Module", items[0].target), tuple(items))
@@ -219,9 +220,9 @@ class Graph(Forms, Recorded):
                 error.add_note(f"In layer {where}, in a graph.")
             raise
 
-    def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any], root: nn.Module, path: str) -> Any:
         given = dict(zip(self.flat_inputs.values(), self._takes.bind(args, kwargs), strict=True))
-        return Running(self, given, Again(self)).outputs()
+        return Running(self, given, Again(self, root, path)).outputs()
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -247,6 +248,9 @@ class Graph(Forms, Recorded):
         """What is given by name: as the parameters that they are, or as entries of a context."""
         own_names = {name: value for name, value in entries.items() if name in self._takes.by_name}
         others = {name: value for name, value in entries.items() if name not in own_names}
+        keys = {read.key for read in self.reads.values()}
+        if unknown := [name for name in others if name not in keys]:
+            raise TypeError(f"The graph has no input {unknown[0]!r}. It takes: {', '.join(self._takes.by_name)}.")
         running = enter_call(self, context, others)
         read = {name: running.read(Read(read.scope, read.key, _ABSENT)) for name, read in self.reads.items()}
         return {name: value for name, value in read.items() if value is not _ABSENT} | own_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,14 @@ from suture.graph.values import Value
 from suture.layers.context import REQUIRED
 
 
-class Input(Value):
+if TYPE_CHECKING:
+    # For a type checker an input is the tensor that it stands for: typed layers and torch's functions take it.
+    class _StandsForTensor(Value, Tensor): ...  # pyright: ignore[reportIncompatibleVariableOverride]
+else:
+    _StandsForTensor = Value
+
+
+class Input(_StandsForTensor):
     """A named input, from which a graph is built by calling layers and functions with it.
 
     Args:

@@ -31,8 +31,8 @@ class Recorded(ABC):
     """A layer that is a scope when it is called with symbolic values: it says itself what is recorded inside."""
 
     @abstractmethod
-    def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records the calls inside, with `args` as they are seen there, and gives the result."""
+    def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any], root: nn.Module, path: str) -> Any:
+        """Records the calls inside, at paths that begin with `path`, and gives the result."""
 
 
 _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
@@ -65,7 +65,9 @@ def record_layer(
         return record_composite(layer, args, context, layer if root is None else root, path)
     if isinstance(layer, Recorded):
         around = layer if root is None else root
-        return record_scope(layer, args, kwargs, around, path, {}, lambda inner: layer.inside(inner, kwargs))
+        return record_scope(
+            layer, args, kwargs, around, path, {}, lambda inner: layer.inside(inner, kwargs, around, path)
+        )
     return record_call(layer, args, kwargs, root, path, earlier)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,12 +12,13 @@ from torch import nn
 from suture.layers.frames import call_module, frame_for, looking_at_plain_calls
 
 
-class Symbolic(ABC):
+class Symbolic:
     """A value of a graph that is being made. What is called with one becomes a part of that graph."""
 
-    @abstractmethod
+    # No abstract class: to type checkers its kinds are tensors, which have a metaclass of their own.
     def call(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of calling `target`, a layer or a function, as a symbolic value, or a structure of such."""
+        raise NotImplementedError
 
 
 class SymbolicCall(nn.Module):
