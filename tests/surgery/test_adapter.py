@@ -404,3 +404,21 @@ def test_eject_in_a_copy_leaves_the_original_alone(how: Callable[[sl.Chain], sl.
     for adapter in reversed(adapters):
         adapter.eject()
     assert torch.equal(tree(X), bare)
+
+
+def test_it_goes_in_again_under_the_same_keys_beside_one_that_came_later() -> None:
+    class First(sl.Sum, Adapter[nn.Module]):
+        def __init__(self, target: nn.Module) -> None:
+            with self.setup_adapter(target):
+                super().__init__(target, branch=sl.Linear(2, 2))
+
+    class Second(First):
+        pass
+
+    model = sl.Chain(x=sl.Linear(2, 2))
+    first = First(model[0]).inject(model)
+    Second(first.target).inject(first)
+    keys = set(model.state_dict())
+    first.eject()
+    first.inject()
+    assert set(model.state_dict()) == keys

@@ -70,10 +70,10 @@ class Names:
 
     def unused(self, base: str) -> str:
         """`base`, or `base_2`, `base_3`, ...: the first that was never given."""
-        if base not in self.children:
+        if self.is_new(base):
             return base
         number = self._numbers.get(base, 2)
-        while f"{base}_{number}" in self.children:
+        while not self.is_new(f"{base}_{number}"):
             number += 1
         self._numbers[base] = number
         return f"{base}_{number}"
