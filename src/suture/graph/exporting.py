@@ -16,6 +16,7 @@ from suture.graph.examples import FIRST
 from suture.graph.fx import to_fx
 from suture.graph.input import Input
 from suture.graph.values import Value, describe, map_values
+from suture.layers.node import children_of
 
 if TYPE_CHECKING:
     from suture.graph.graph import Graph
@@ -76,11 +77,11 @@ class _Plain(nn.Module):
         super().__init__()
         self.training = module.training
         kept = module.state_dict()
-        for name, child in module.named_children():
+        for name, child in children_of(module).items():
             self.add_module(name, child)
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             self.register_parameter(name, parameter)
-        for name, buffer in module.named_buffers(recurse=False):
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             self.register_buffer(name, buffer, persistent=name in kept)
         self.forward = MethodType(type(module).forward, self)
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from suture.graph.calls import Call
 from suture.graph.input import Input
 from suture.graph.values import Value, bounds_of, values_in
+from suture.layers.node import children_of
 
 if TYPE_CHECKING:
     from suture.graph.graph import Graph
@@ -183,11 +184,11 @@ class _Root(nn.Module):
     def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.training = graph.training
-        for name, child in graph.named_children():
+        for name, child in children_of(graph).items():
             self.add_module(name, child)
-        for name, parameter in graph.named_parameters(recurse=False):
+        for name, parameter in graph.named_parameters(recurse=False, remove_duplicate=False):
             self.register_parameter(name, parameter)
-        for name, buffer in (*graph.named_buffers(recurse=False), *tensors.items()):
+        for name, buffer in (*graph.named_buffers(recurse=False, remove_duplicate=False), *tensors.items()):
             self.register_buffer(name, buffer)
 
 
