@@ -6,8 +6,11 @@ sizes; a size that differs is told by the open dimension that explains it.
 
 from __future__ import annotations
 
+import operator
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +23,8 @@ from suture.graph.running import Handler, Running
 from suture.graph.values import Value, values_in
 
 _TIMES = "\u00d7"
+_THIRD = Sizes((6, 17, 103, 127, 149, 163), named_from=20)
+_LARGEST_FACTOR = 512
 _LETTERS = "BTSUVW"
 """Open dimensions without a name, by position: rows, then tokens."""
 
@@ -35,9 +40,14 @@ class Dimensions:
     """  # noqa: RUF002 (the sign that says it)
 
     def __init__(self, graph: Graph) -> None:
-        inputs = list(_inputs_before(graph.flat_inputs.values()))
-        self._open = _open_sizes(inputs)
+        self._graph = graph
+        self._open = _open_sizes(list(_inputs_before(graph.flat_inputs.values())))
         self._others = _examples_with(OTHER, graph)
+
+    @cached_property
+    def _thirds(self) -> dict[Value, Any]:
+        """A third set of examples, to tell what two cannot: 2 and 5 make 7, as does 5 more than 2."""
+        return _examples_with(_THIRD, self._graph)
 
     def told(self, value: Value) -> str:
         """The shape of a tensor, with its dtype where it holds no numbers with a fraction; for anything else a word."""
@@ -46,62 +56,63 @@ class Dimensions:
             return f"{type(example).__name__} of {len(example)}"  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(example, Tensor):
             return "" if example is None else type(example).__name__
-        other = self._others.get(_end(value))
-        if not isinstance(other, Tensor) or other.dim() != example.dim():
-            other = example
-        sizes = zip(example.shape, other.shape, strict=True)
-        shape = _TIMES.join(self._size(*each) for each in sizes) or "scalar"
+        shape = _TIMES.join(self._size(value, number) for number in range(example.dim())) or "scalar"
         return shape if example.is_floating_point() else f"{shape} {str(example.dtype).removeprefix('torch.')}"
 
-    def _size(self, first: int, other: int) -> str:
-        if first == other and self._others:
+    def _size(self, value: Value, number: int) -> str:
+        first: int = value.example.shape[number]
+        if not self._others:
+            return next((name for name, sizes in self._open.items() if sizes[0] == first), str(first))
+        other = _size_in(self._others, value, number)
+        if first == other:
             return str(first)
-        found = (name for name, sizes in self._open.items() if sizes[0] == first and other in (sizes[1], first))
-        name = next(found, None) or (None if first == other else self._composed(first, other))
-        return name or (str(first) if first == other else "?")
-
-    def _composed(self, first: int, other: int) -> str | None:
-        """A size that is made of open ones: a multiple, a product, a sum, something more or less, a part."""
-        for name, (one, two) in self._open.items():
-            if first % one == 0 and first // one * two == other:
-                return f"{first // one}{name}"
-        for name, (one, two) in self._open.items():
-            for name_2, (one_2, two_2) in self._open.items():
-                factor, rest = divmod(first, one * one_2)
-                if rest == 0 and factor * two * two_2 == other:
-                    return f"{factor if factor > 1 else ''}{name}·{name_2}"
-                if first == one + one_2 and other == two + two_2:
-                    return f"{name}+{name_2}"
-        for name, (one, two) in self._open.items():
-            if first - one == other - two:
-                return f"{name}{first - one:+}"
-        for name, (one, two) in self._open.items():
-            for part in range(2, one + 1):
-                if first == -(-one // part) and other == -(-two // part):
-                    return f"{name}/{part}"
-        return None
+        for name, sizes in self._open.items():
+            if sizes[:2] == (first, other):
+                return name
+        sizes = (first, other, _size_in(self._thirds, value, number))
+        return next((name for name, made in _compositions(self._open) if made == sizes), "?")
 
 
-def _open_sizes(inputs: Iterable[Input]) -> dict[str, tuple[int, int]]:
-    """The open dimensions by name, with their two sizes; those that were named come first."""
-    named: dict[str, tuple[int, int]] = {}
-    positions: dict[str, tuple[int, int]] = {}
+_Composed = tuple[int | None, ...]
+"""A size with the first sizes of the open dimensions, with other ones, and with a third set."""
+
+
+def _compositions(single: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, _Composed]]:
+    """What sizes are made of open ones: a sum, a multiple, a product, something more or less, a part."""
+    for (name, sizes), (name_2, sizes_2) in combinations(single.items(), 2):
+        yield f"{name}+{name_2}", tuple(map(operator.add, sizes, sizes_2))
+        for factor in range(1, _LARGEST_FACTOR + 1):
+            product = tuple(factor * one * two for one, two in zip(sizes, sizes_2, strict=True))
+            yield f"{factor if factor > 1 else ''}{name}·{name_2}", product
+    for name, sizes in single.items():
+        for factor in range(2, _LARGEST_FACTOR + 1):
+            yield f"{factor}{name}", tuple(factor * size for size in sizes)
+            yield f"{name}/{factor}", tuple(-(-size // factor) for size in sizes)
+        for more in range(-_LARGEST_FACTOR, _LARGEST_FACTOR + 1):
+            yield f"{name}{more:+}", tuple(size + more for size in sizes)
+
+
+def _size_in(examples: dict[Value, Any], value: Value, number: int) -> int | None:
+    example = examples.get(_end(value))
+    return example.shape[number] if isinstance(example, Tensor) and number < example.dim() else None
+
+
+def _open_sizes(inputs: Iterable[Input]) -> dict[str, tuple[int, int, int]]:
+    """The open dimensions by name, with their sizes; those that were named come first."""
+    named: dict[str, tuple[int, int, int]] = {}
+    positions: dict[str, tuple[int, int, int]] = {}
     for value in inputs:
         for position, dimension in enumerate(value.shape_wanted or ()):
             if isinstance(dimension, int):
                 continue
-            sizes = (_size_of(FIRST, position, dimension), _size_of(OTHER, position, dimension))
+            shape = (*(0,) * position, dimension)
+            first, other, third = (sizes.of(shape)[position] for sizes in (FIRST, OTHER, _THIRD))
             if dimension is None:
-                letter = min(position, len(_LETTERS) - 1)
-                positions[_LETTERS[letter]] = sizes
+                positions[_LETTERS[min(position, len(_LETTERS) - 1)]] = (first, other, third)
             else:
-                named[dimension] = sizes
-    free = (letter for letter in string.ascii_uppercase if letter not in named)
+                named[dimension] = (first, other, third)
+    free = (letter for letter in string.ascii_uppercase if letter not in named and letter not in positions)
     return named | {(next(free) if letter in named else letter): sizes for letter, sizes in positions.items()}
-
-
-def _size_of(sizes: Sizes, position: int, dimension: str | None) -> int:
-    return sizes.of((*(0,) * position, dimension))[position]
 
 
 def _examples_with(sizes: Sizes, graph: Graph) -> dict[Value, Any]:

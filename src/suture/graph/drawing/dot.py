@@ -11,6 +11,7 @@ _INK = {"same": "#3d4451", "added": "#1a7f37", "removed": "#cf222e"}
 _FILL = {"same": "#ffffff", "added": "#dafbe1", "removed": "#ffebe9"}
 _FRAMES = ("#f6f8fa", "#eef1f4", "#e6eaee")
 _ENDS, _CACHE, _WEIGHTS, _QUIET, _TAG = "#ddf4ff", "#fff1c2", "#eef0ff", "#6e7781", "#8250df"
+_CHANGED = "#bf8700"
 _ROOM = 34
 """How long a line of a caption may be."""
 
@@ -86,10 +87,12 @@ def _node(box: Box, view: View) -> str:
     ends = {"input": _ENDS, "output": _ENDS, "layer": _WEIGHTS if box.weights else _FILL["same"]}
     fill = _CACHE if box.cache else ends.get(box.role, _FILL["same"])
     fill = fill if box.status == "same" else _FILL[box.status]
+    changed = box.inside and any(each.status != "same" for each in box.below())
+    ink = _ink(box.status, _CHANGED if changed else "#8c959f")
     slim = ', margin="0.04,0.02", width=0.3' if sign else ""
     return (
         f'label=<{"<BR/>".join(lines)}>, shape={shape}, style="{style}", fillcolor="{fill}", '
-        f'color="{_ink(box.status, "#8c959f")}"{slim}, tooltip={quoted(box.path or box.name)}'
+        f'color="{ink}"{slim}, tooltip={quoted(box.path or box.name)}'
     )
 
 

@@ -30,7 +30,7 @@ class Flow:
         self.graph = graph
         self.inputs: dict[str, Any] = Parameters(graph.inputs).by_name
         self._input_of = {value: leaf for name, each in self.inputs.items() for value, leaf in _leaves(name, each)}
-        self.calls = [call for call in graph.contents.needed if not _is_part(call)]
+        self.calls = [call for call in graph.contents.needed if _whole_of(call) is None]
         self._entered = {
             value: scope
             for scope in {scope for call in self.calls for scope in call.around}
@@ -51,7 +51,8 @@ class Flow:
         if value in self._input_of:
             return self._input_of[value]
         origin = cast("Call", value.origin)
-        return self.source(origin.args[0]) if _is_part(origin) else (origin, "")
+        whole = _whole_of(origin)
+        return (origin, "") if whole is None else self.source(whole)
 
     def by_context(self, value: Value, at: Scope | None) -> bool:
         """Whether a value gets to what is called inside `at` past the arguments or the results of a composite."""
@@ -69,7 +70,8 @@ class Flow:
         if value in self._input_of or value.origin is None:
             return None
         origin = value.origin
-        return self._home(origin.args[0]) if _is_part(origin) else self.home[origin]
+        whole = _whole_of(origin)
+        return self.home[origin] if whole is None else self._home(whole)
 
     def _share(self) -> None:
         takers: dict[Source, list[tuple[Call, Value]]] = {}
@@ -92,10 +94,15 @@ def _lineage(scope: Scope | None) -> list[Scope | None]:
     return [None] if scope is None else [None, *scope.around, scope]
 
 
-def _is_part(call: Call) -> bool:
-    """Whether a call only takes out a part of what another gave."""
-    value = call.args[0] if call.args else None
-    return call.target is operator.getitem and isinstance(value, Value) and not isinstance(value.example, Tensor)
+def _whole_of(call: Call) -> Value | None:
+    """For a call that only takes a part out of what another gave: that, or the part where it is a value by itself."""
+    if call.target is not operator.getitem or len(call.args) != 2:
+        return None
+    whole, index = call.args
+    if isinstance(whole, tuple | list | dict):
+        part = cast("Any", whole)[index]
+        return part if isinstance(part, Value) else None
+    return whole if isinstance(whole, Value) and not isinstance(whole.example, Tensor) else None
 
 
 def _leaves(name: str, structure: Any) -> Iterator[tuple[Value, tuple[str, str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from torch import nn
@@ -16,6 +17,7 @@ from suture.graph.values import Value, values_in
 from suture.layers.cache import KVCache
 from suture.layers.label import label
 
+_RETURNED = "output "
 _SIGNS = {
     "add": "+",
     "iadd": "+",
@@ -77,7 +79,8 @@ class _Sketch:
         structure = self.flow.inputs[name]
         values = values_in(structure)
         optional = all(isinstance(value, Input) and value.optional for value in values)
-        box = Box(key=f"input {name}", name=name, caption=self._told(structure), role="input", optional=optional)
+        told = self._told(structure)
+        box = Box(key=f"input {name}: {told}", name=name, caption=told, role="input", optional=optional)
         box.cache = is_cache(self.graph, name)
         self._add(box, None)
         self.boxes[name] = box
@@ -91,15 +94,15 @@ class _Sketch:
             self.shared[box.parent] = self.shared.get(box.parent, 0) + 1
 
     def _output(self, name: str, structure: Any) -> None:
-        box = Box(key=f"output {name}", name=name, caption=self._told(structure), role="output")
+        box = Box(key=f"{_RETURNED}{name}", name=name, caption=self._told(structure), role="output")
         self._add(box, None)
         for part, value in parts_of(structure):
-            self._connect(box, part, value, None)
+            self._connect(box, "", value, None, part)
 
-    def _connect(self, box: Box, keyword: str, value: Value, at: Scope | None) -> None:
+    def _connect(self, box: Box, keyword: str, value: Value, at: Scope | None, place: str = "") -> None:
         source, part = self.flow.source(value)
         if self.flow.by_context(value, at):
-            takes = (box, keyword, part)
+            takes = (box, keyword, place or part)
             if takes not in self.tags.setdefault(source, []):
                 self.tags[source].append(takes)
             return
@@ -147,29 +150,46 @@ class _Sketch:
         for name in [name for name in self.flow.inputs if is_cache(self.graph, name)]:
             self.boxes[name].caption = "what earlier calls left"
             if name in self.tags:
-                box = Box(key=f"output cache {name}", name=name, caption="advanced in place", role="output", cache=True)
+                box = Box(key=f"cache {name}", name=name, caption="advanced in place", role="output", cache=True)
                 self._add(box, None)
                 self.tags[name].append((box, "", ""))
 
     def _name_tags(self) -> None:
         taken = set(self.flow.inputs)
         for source, takers in self.tags.items():
-            origin = self.boxes[source]
-            name = source if isinstance(source, str) else self._tag_name(source, takers, taken)
-            taken.add(name)
-            origin.gives.append(Tag(name))
+            if any(not box.key.startswith(_RETURNED) for box, _, _ in takers):
+                self._tag(source, [each for each in takers if not each[0].key.startswith(_RETURNED)], taken)
+        for source, takers in self.tags.items():
             for box, _, part in takers:
-                box.takes.append(Tag(name, part, updated=origin.cache and box in self.stateful))
+                if box.key.startswith(_RETURNED):
+                    self._return(source, box, part, taken)
 
-    def _tag_name(self, source: Call, takers: list[tuple[Box, str, str]], taken: set[str]) -> str:
-        """The keyword by which all take it, or the name of what makes it, whichever is still free."""
-        keywords = {keyword for box, keyword, _ in takers if box.role != "output"}
-        outputs = {box.name for box, _, _ in takers if box.role == "output"}
+    def _tag(self, source: Source, takers: list[tuple[Box, str, str]], taken: set[str]) -> None:
+        """A tag for what composites inside read from the context."""
         origin = self.boxes[source]
-        candidates = [*(keywords if len(keywords) == 1 else ()), *(outputs if not keywords else ())]
-        candidates = [*candidates, *(f"{origin.name}.{each}" for each in candidates), origin.name]
-        candidates += [f"{origin.name} {number}" for number in range(2, len(self.tags) + 3)]
-        return next(name for name in candidates if name and name not in taken)
+        name = source
+        if not isinstance(name, str):
+            keywords = {keyword for _, keyword, _ in takers if keyword}
+            candidates = [each for keyword in keywords for each in (keyword, f"{origin.name}.{keyword}")]
+            candidates = [*(candidates if len(keywords) == 1 else ()), origin.name]
+            name = _free(candidates, taken)
+        origin.gives.append(Tag(name))
+        for box, _, part in takers:
+            box.takes.append(Tag(name, part, updated=origin.cache and box in self.stateful))
+
+    def _return(self, source: Source, output: Box, part: str, taken: set[str]) -> None:
+        """A tag for what is returned straight from inside of a composite: that of the output."""
+        if not output.takes:
+            output.takes.append(Tag(_free([output.name, f"next {output.name}"], taken)))
+        self.boxes[source].gives.append(Tag(output.takes[0].name, part))
+
+
+def _free(candidates: list[str], taken: set[str]) -> str:
+    """The first of the names that is not taken, or the last one with a number."""
+    numbered = (f"{candidates[-1]} {number}" for number in itertools.count(2))
+    name = next(name for name in itertools.chain(candidates, numbered) if name not in taken)
+    taken.add(name)
+    return name
 
 
 def _joined(labels: dict[str, int]) -> str:

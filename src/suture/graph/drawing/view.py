@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -86,17 +86,22 @@ def _turns_of(box: Box) -> list[tuple[Box, int]]:
 
 
 def _closed_by_default(picture: Picture) -> set[Box]:
-    """The boxes to close so that there are not too many, the deepest first."""
-    visible = _open(picture.root)
-    deepest = max((len(box.around) for box in visible), default=0)
-    for depth in range(deepest, 1, -1):
-        if sum(len(box.around) <= depth for box in visible) <= _MOST_SEEN:
-            return {box for box in visible if len(box.around) == depth and box.inside}
-    return {box for box in visible if len(box.around) == 1 and box.inside}
+    """What to close so that there are not too many boxes: in a comparison what did not change, else what is deepest."""
+    changed = {around for box in picture.boxes if box.status != "same" for around in (box, *box.around)}
+    visible = dict(_open(picture.root, 1))
+    quiet = {box for box in visible if picture.compared and box.inside and box not in changed}
+    visible = {box: depth for box, depth in visible.items() if not any(around in quiet for around in box.around)}
+    deepest = max(visible.values(), default=1)
+    while deepest > 1 and sum(depth <= deepest for depth in visible.values()) > _MOST_SEEN:
+        deepest -= 1
+    return {box for box, depth in visible.items() if box.inside and (box in quiet or depth >= deepest)}
 
 
-def _open(box: Box) -> list[Box]:
-    return [each for inner in shown_inside(box) for each in (inner, *_open(inner))]
+def _open(box: Box, depth: int) -> Iterator[tuple[Box, int]]:
+    """Everything that is drawn where all is open, with how deep it is."""
+    for inner in shown_inside(box):
+        yield inner, depth
+        yield from _open(inner, depth + 1)
 
 
 def _one(statuses: set[Status]) -> Status:

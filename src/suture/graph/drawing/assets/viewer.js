@@ -145,8 +145,8 @@
     const apart = takeApart(graph, edges);
     dagre.layout(graph);
     makeRoom(graph);
-    lift(graph, edges, contents);
-    putBack(graph, apart);
+    putInColumns(graph, apart);
+    putAtEnds(graph, apart);
     return { graph, edges, contents };
   }
 
@@ -168,20 +168,58 @@
     }
   }
 
-  // Inputs and outputs that no edge holds are not laid out with the others: they stand in a row at the end.
+  // What no edge holds is not laid out with the others: inputs and outputs stand in a row at the ends, and what is made
+  // for all in a frame (a mask, a table) in a column at the left of it.
   function takeApart(graph, edges) {
-    const held = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
-    const apart = boxes.filter((box) => (box.role === "input" || box.role === "output") && !held.has(box.id))
-      .map((box) => ({ id: String(box.id), role: box.role, node: graph.node(String(box.id)) }));
+    const held = new Set(edges.flatMap((edge) => [String(edge.from), String(edge.to)]));
+    const isLoose = (id) => !held.has(id) && !graph.node(id).frame;
+    const apart = [];
+    for (const id of graph.nodes()) {
+      const parent = graph.parent(id), role = boxes[id].role;
+      if (!isLoose(id) || (parent === undefined && role !== "input" && role !== "output")) continue;
+      if (parent !== undefined && graph.children(parent).every(isLoose)) continue;
+      apart.push({ id, role, parent, node: graph.node(id) });
+    }
     apart.forEach(({ id }) => graph.removeNode(id));
     return apart;
   }
 
-  function putBack(graph, apart) {
+  // Makes room at the left of a frame by moving all that is right of there.
+  function putInColumns(graph, apart) {
+    for (const parent of new Set(apart.map((each) => each.parent))) {
+      if (parent === undefined) continue;
+      const column = apart.filter((each) => each.parent === parent), frame = graph.node(parent);
+      const room = Math.max(...column.map(({ node }) => node.width)) + 16, left = frame.x - frame.width / 2;
+      const further = (x) => x + (x > left + 1 ? room : 0);
+      for (const node of graph.nodes().map((id) => graph.node(id))) {
+        if (!node.frame) { node.x = further(node.x); continue; }
+        const ends = [further(node.x - node.width / 2), further(node.x + node.width / 2)];
+        node.x = (ends[0] + ends[1]) / 2;
+        node.width = ends[1] - ends[0];
+      }
+      for (const edge of graph.edges().map((each) => graph.edge(each))) {
+        edge.points.forEach((point) => { point.x = further(point.x); });
+        edge.x = further(edge.x ?? 0);
+      }
+      let y = frame.y - frame.height / 2 + TITLE + 6;
+      for (const { id, node } of column) {
+        graph.setNode(id, { ...node, x: left + 8 + room / 2, y: y + node.height / 2 });
+        graph.setParent(id, parent);
+        y += node.height + 10;
+      }
+      // Of a low frame and those around it.
+      for (let each = parent; each !== undefined; each = graph.parent(each), y += 6) {
+        const around = graph.node(each), lack = y - (around.y + around.height / 2);
+        if (lack > 0) { around.y += lack / 2; around.height += lack; }
+      }
+    }
+  }
+
+  function putAtEnds(graph, apart) {
     const nodes = graph.nodes().map((id) => graph.node(id));
     const least = (some) => Math.min(Infinity, ...some), most = (some) => Math.max(-Infinity, ...some);
     for (const role of ["input", "output"]) {
-      const row = apart.filter((each) => each.role === role);
+      const row = apart.filter((each) => each.parent === undefined && each.role === role);
       if (!row.length) continue;
       const beside = graph.nodes().filter((id) => boxes[id].role === role).map((id) => graph.node(id));
       const height = most(row.map(({ node }) => node.height));
@@ -196,24 +234,6 @@
         graph.setNode(id, { ...node, x: x + node.width / 2, y });
         x += node.width + 22;
       }
-    }
-  }
-
-  // Boxes that no edge holds, such as a mask that is made for all blocks, move up as far as there is room.
-  function lift(graph, edges, contents) {
-    const held = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
-    for (const id of contents.keys()) {
-      const node = graph.node(String(id)), parent = graph.parent(String(id));
-      if (held.has(id) || !node || parent === undefined) continue;
-      const frame = graph.node(parent);
-      const beside = graph.children(parent).filter((each) => each !== String(id)).map((each) => graph.node(each))
-        .filter((other) => Math.abs(other.x - node.x) < (other.width + node.width) / 2 + 8)
-        .sort((a, b) => a.y - b.y);
-      let y = frame.y - frame.height / 2 + TITLE + 8 + node.height / 2;
-      for (const other of beside) {
-        if (Math.abs(other.y - y) < (other.height + node.height) / 2 + 8) y = other.y + (other.height + node.height) / 2 + 12;
-      }
-      node.y = Math.min(y, node.y);
     }
   }
 
@@ -258,7 +278,8 @@
     const title = make("g", { class: `box title ${box.status}` });
     const line = make("text", { x: left + 8, y: top + 14, "pointer-events": "none" }, title);
     make("tspan", { class: "name" }, line, box.name);
-    if (box.caption) make("tspan", { class: "caption", dx: 8 }, line, box.caption);
+    const needed = width(box.name, NAME) + width(box.caption, SMALL) + (isRepeat(id) ? 75 : 24);
+    if (box.caption && needed < at.width) make("tspan", { class: "caption", dx: 8 }, line, box.caption);
     if (isRepeat(id)) drawTurns(id, left + at.width - 8, top + 14, "end", title);
     return title;
   }
@@ -272,7 +293,9 @@
 
   function drawBox(id, what, at) {
     const box = boxes[id];
-    const classes = Object.entries({ closed: box.inside.length, weights: box.weights, optional: box.optional, cache: box.cache })
+    const within = boxes.slice(id + 1, id + box.size);
+    const changed = within.some((each) => [each, ...each.takes, ...each.gives].some(({ status }) => status !== "same"));
+    const classes = Object.entries({ closed: box.inside.length, changed, weights: box.weights, optional: box.optional, cache: box.cache })
       .filter(([, is]) => is).map(([name]) => name);
     const element = group(id, classes, at);
     let y = at.y - at.height / 2 + 16;
@@ -302,7 +325,7 @@
       path += `Q${points[i].x},${points[i].y} ${end.x},${end.y}`;
     }
     if (points.length === 2) path += `L${points[1].x},${points[1].y}`;
-    make("path", { d: path, "marker-end": "url(#arrow)" }, element);
+    make("path", { d: path, "marker-end": `url(#arrow-${edge.status})` }, element);
     [...edge.labels].forEach((line, number) => {
       make("text", { x: at.x - at.width / 2 + 4, y: at.y + 4 + (number - (edge.labels.size - 1) / 2) * 12 }, element, line);
     });
@@ -452,9 +475,11 @@
     fit();
   });
 
-  const arrow = make("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto-start-reverse" },
-    svg.querySelector("defs"));
-  make("path", { d: "M0,0L8,4L0,8z" }, arrow);
+  for (const status of ["same", "added", "removed"]) {
+    const arrow = make("marker", { id: `arrow-${status}`, class: status, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7,
+      markerUnits: "userSpaceOnUse", orient: "auto" }, svg.querySelector("defs"));
+    make("path", { d: "M0,0L8,4L0,8z" }, arrow);
+  }
   if (picture.compared) {
     for (const status of ["added", "removed"]) {
       const note = document.createElement("span");
