@@ -38,6 +38,9 @@ class ZeroCentredRMSNorm(sl.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x.float(), tuple(self.normalized_shape), 1.0 + self.weight.float(), self.eps).type_as(x)
 
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape[0]}, eps={self.eps:g}"
+
 
 class ScaledTokenEmbedding(TokenEmbedding):
     """The embeddings of token ids times the root of their width: whole numbers (..., T) to (..., T, D).
