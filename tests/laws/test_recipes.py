@@ -42,7 +42,7 @@ QUIET = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
 @pytest.mark.usefixtures("told")
 def test_recipe_weights_and_the_bare_model_give_the_edited_one(data: st.DataObject) -> None:
     edit_and_repeat(data.draw)
