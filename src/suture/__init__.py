@@ -7,6 +7,7 @@ from suture.generation.causal_lm import CausalLM
 from suture.graph.capturing import Captured, capture, patch
 from suture.graph.cloning import clone
 from suture.graph.contents import GraphError
+from suture.graph.drawing import plot
 from suture.graph.graph import Graph
 from suture.graph.input import Input
 from suture.graph.rewiring import replay, rewire
@@ -57,6 +58,7 @@ __all__ = [
     "intercept",
     "load",
     "patch",
+    "plot",
     "recipe",
     "register",
     "replay",

@@ -22,7 +22,6 @@ from suture.graph.input import Input
 from suture.graph.running import Handler, Running
 from suture.graph.values import Value, values_in
 
-_TIMES = "\u00d7"
 _THIRD = Sizes((6, 17, 103, 127, 149, 163), named_from=20)
 _LARGEST_FACTOR = 512
 _LETTERS = "BTSUVW"
@@ -37,7 +36,7 @@ class Dimensions:
     >>> graph = trace(sl.Linear(4, 8), Input("x", shape=(None, "length", 4)))
     >>> Dimensions(graph).told(graph.outputs)
     'B×length×8'
-    """  # noqa: RUF002 (the sign that says it)
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -56,7 +55,7 @@ class Dimensions:
             return f"{type(example).__name__} of {len(example)}"  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(example, Tensor):
             return "" if example is None else type(example).__name__
-        shape = _TIMES.join(self._size(value, number) for number in range(example.dim())) or "scalar"
+        shape = "×".join(self._size(value, number) for number in range(example.dim())) or "scalar"
         return shape if example.is_floating_point() else f"{shape} {str(example.dtype).removeprefix('torch.')}"
 
     def _size(self, value: Value, number: int) -> str:
