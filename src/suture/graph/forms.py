@@ -120,3 +120,40 @@ class Forms(TakesContext):
             ValueError: As for `export`.
         """
         write_onnx(export(self._graph, inputs, dynamic, examples), path, options)
+
+    def save(self, path: Path | str) -> None:
+        """Writes the graph to one file, as data: its structure as JSON, its weights as safetensors; no code.
+
+        Layers are kept as the names of their registered classes with what they were made with, functions by name. Of
+        composites, whose layers are calls of the graph, the class is kept.
+
+        Raises:
+            GraphError: A layer, a function or a constant cannot be named; the message says where, and what to do.
+
+        Example:
+            >>> import tempfile
+            >>> import torch
+            >>> from suture import layers as sl
+            >>> from suture.graph import Graph, Input, trace
+            >>> graph = trace(sl.Chain(up=sl.Linear(4, 2), act=sl.ReLU()), Input("x", shape=(None, 4)))
+            >>> x = torch.randn(3, 4)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     graph.save(Path(folder, "some.safetensors"))
+            ...     torch.equal(Graph.load(Path(folder, "some.safetensors"))(x), graph(x))
+            True
+        """
+        from suture.graph.saving import save  # what saves a graph needs the class
+
+        save(self._graph, path)
+
+    @staticmethod
+    def load(path: Path | str) -> Graph:
+        """Reads what `save` wrote: a graph that computes the same bits, and is drawn, rewired and saved the same.
+
+        Raises:
+            MissingFileError: There is no such file.
+            CheckpointError: It is not a graph, was cut short, is of another version, or names what is not registered.
+        """
+        from suture.graph.reading import load
+
+        return load(path)

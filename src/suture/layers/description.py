@@ -234,7 +234,7 @@ def _arguments(kind: type[nn.Module], made: Made, known: Known) -> dict[str, Any
     bound = (
         signature.bind(*made.args, **made.keywords) if not made.is_generic else signature.bind_partial(**made.keywords)
     )
-    return {name: _encoded(value, known) for name, value in bound.arguments.items()}
+    return {name: encoded(value, known) for name, value in bound.arguments.items()}
 
 
 @functools.lru_cache(maxsize=512)
@@ -244,7 +244,7 @@ def signature_of(kind: type) -> inspect.Signature:
     return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
-def _encoded(value: Any, known: Known) -> Any:
+def encoded(value: Any, known: Known = lambda _: None) -> Any:
     """A value as JSON knows it; what it does not know is a dictionary with one telling key."""
     match value:
         case None | bool() | str() | Unknown():
@@ -264,17 +264,17 @@ def _encoded(value: Any, known: Known) -> Any:
             return {"device": str(value)}
         case slice():
             parts: list[Any] = [value.start, value.stop, value.step]
-            return {"slice": [_encoded(each, known) for each in parts]}
+            return {"slice": [encoded(each, known) for each in parts]}
         case list():
-            return [_encoded(each, known) for each in cast("list[Any]", value)]
+            return [encoded(each, known) for each in cast("list[Any]", value)]
         case tuple():
-            return {"tuple": [_encoded(each, known) for each in cast("tuple[Any, ...]", value)]}
+            return {"tuple": [encoded(each, known) for each in cast("tuple[Any, ...]", value)]}
         case dict():
             pairs = cast("dict[Any, Any]", value).items()
-            return {"dict": [[_encoded(key, known), _encoded(each, known)] for key, each in pairs]}
+            return {"dict": [[encoded(key, known), encoded(each, known)] for key, each in pairs]}
         case _ if dataclasses.is_dataclass(value) and _classes.get(type(value).__name__) is type(value):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-            return {"class": type(value).__name__, "arguments": {k: _encoded(v, known) for k, v in fields.items()}}
+            return {"class": type(value).__name__, "arguments": {k: encoded(v, known) for k, v in fields.items()}}
         case _ if inspect.isroutine(value):
             return Unknown(
                 f"it calls the function {value.__name__!r}, and recipes hold no code. Make it a class of layers"
