@@ -15,26 +15,30 @@ $(shell rm -f $(RUNTIME) $(DEVELOPMENT))
 endif
 endif
 
-.PHONY: help demo test test-all lint types benchmark format clean
+.PHONY: help demo test test-all test-browser lint types benchmark format clean
 
 help:
-	@echo "make demo       see what Suture does, on a real model"
-	@echo "make test       tests and doctests"
-	@echo "make test-all   the same with the long comparisons"
-	@echo "make lint       style and layering"
-	@echo "make types      types, strict"
-	@echo "make format     rewrite the sources in the project's style"
-	@echo "make benchmark  speed and memory beside transformers and hand-written modules"
-	@echo "make clean      remove .venv and caches"
+	@echo "make demo         see what Suture does, on a real model"
+	@echo "make test         tests and doctests"
+	@echo "make test-all     the same with the long comparisons"
+	@echo "make test-browser pictures in a real browser; needs chromium"
+	@echo "make lint         style and layering"
+	@echo "make types        types, strict"
+	@echo "make format       rewrite the sources in the project's style"
+	@echo "make benchmark    speed and memory beside transformers and hand-written modules"
+	@echo "make clean        remove .venv and caches"
 
 demo: $(RUNTIME)
 	@$(BIN)/suture demo
 
 test: $(DEVELOPMENT)
-	$(BIN)/python -m pytest -q -m "not long"
+	$(BIN)/python -m pytest -q -m "not long and not browser"
 
 test-all: $(DEVELOPMENT)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not browser"
+
+test-browser: $(DEVELOPMENT)
+	$(BIN)/python -m pytest -q -m browser tests/graph
 
 lint: $(DEVELOPMENT)
 	$(BIN)/ruff check

@@ -72,8 +72,9 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self._send("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13)
 
-    def prefer_dark(self) -> None:
-        self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    def prefer(self, scheme: str) -> None:
+        """Has pages see that a person prefers `light` or `dark`."""
+        self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self) -> bytes:
         """The page as it looks, in png."""
