@@ -34,13 +34,14 @@ def compiled(graph: Graph, options: dict[str, Any]) -> Callable[..., Any]:
 
     def run(*given: Any) -> Any:
         for value, dimensions in zip(given, dynamic, strict=True):
-            if dimensions and isinstance(value, Tensor):
-                maybe_mark_dynamic(value, dimensions)
+            if isinstance(value, Tensor) and dimensions != []:
+                maybe_mark_dynamic(value, list(range(value.dim())) if dimensions is None else dimensions)
         return function(*given)
 
     return run
 
 
-def _open_dimensions(value: object) -> list[int]:
+def _open_dimensions(value: object) -> list[int] | None:
+    """Which dimensions of an input are open; None for all, where it says no shape."""
     shape = value.shape_wanted if isinstance(value, Input) else None
-    return [number for number, size in enumerate(shape or ()) if not isinstance(size, int)]
+    return None if shape is None else [number for number, size in enumerate(shape) if not isinstance(size, int)]

@@ -58,7 +58,7 @@ class _Reading:
         self._told = structure
         self._values: dict[int, Value] = {}
         self._tensors = self._all_tensors(tensors)
-        self._composites: list[nn.Module] = [shell(each) for each in cast("list[Any]", structure["composites"])]
+        self._composites = [shell(each) for each in cast("list[dict[str, Any]]", structure["composites"])]
         self._layers: dict[str, nn.Module] = {}
 
     def graph(self) -> Graph:
@@ -70,7 +70,7 @@ class _Reading:
             self._layers[name] = self._layer(name, described) if same is None else self._layers[same]
         with standing_in(None):
             self._record(told["items"])
-        source = told["source"]
+        source: int | None = told["source"]
         graph = Graph(
             inputs=self._decoded(told["inputs"]["structure"]),
             outputs=self._decoded(told["outputs"]),
@@ -123,7 +123,8 @@ class _Reading:
             self._number(told["gives"], output)
 
     def _record_scope(self, told: Mapping[str, Any]) -> None:
-        composite = self._composites[told["composite"]]
+        number: int = told["composite"]
+        composite = self._composites[number]
         self._own_tensors(composite, told)
         args = tuple(self._decoded(told["args"]))
         entries = {scope: self._decoded_each(keys) for scope, keys in told["entries"].items()}
@@ -137,7 +138,8 @@ class _Reading:
         self._number(told["gives"], output)
 
     def _root(self, told: Mapping[str, Any]) -> nn.Module | None:
-        return None if told["root"] is None else self._composites[told["root"]]
+        number: int | None = told["root"]
+        return None if number is None else self._composites[number]
 
     def _function(self, name: str, args: tuple[Any, ...]) -> Any:
         function = named_function(name)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suture.layers.cache import Cache
 from suture.layers.context import Derived, Read
+from suture.layers.functions import register_function
+from suture.layers.symbolic import SymbolicCall
 
 
 def alibi_slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
@@ -29,6 +31,7 @@ def alibi_slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
     return torch.exp2(-exponents)
 
 
+@register_function
 def alibi_bias(positions: Tensor | None, cache: Cache | None, num_heads: int) -> Tensor | None:
     """The bias of the tokens at `positions` (B, T): (B, H, T, S), or (H, T, S) where it is that of every row.
 
@@ -46,7 +49,7 @@ def alibi_bias(positions: Tensor | None, cache: Cache | None, num_heads: int) ->
     return _bias(of_keys[..., -tokens:], of_keys, num_heads)
 
 
-class ALiBi(nn.Module):
+class ALiBi(SymbolicCall):
     """Attention with linear biases: gives attention a bias that falls with the distance of query and key.
 
     Called with (query, key, value), (..., H, T, D) and the others (..., S, D) with their heads split, it returns these

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _functions: dict[str, Callable[..., Any]] = {}
+_names: dict[Callable[..., Any], str] = {}
 
 
-def register_function(function: F) -> F:
-    """Lets a function be a step of a graph that is saved and read again, under its own name.
+@overload
+def register_function(function: F, /) -> F: ...
+@overload
+def register_function(function: str, /) -> Callable[[F], F]: ...
+def register_function(function: Any, /) -> Any:
+    """Lets a function be a step of a graph that is saved, under its own name or the one given.
 
     What it is called with, beside tensors, is plain data.
 
@@ -19,21 +25,15 @@ def register_function(function: F) -> F:
         ValueError: Another function has the name.
 
     Example:
-        >>> @register_function
+        >>> @register_function("docs.doubled")
         ... def doubled(x):
         ...     return 2 * x
-        >>> function_of("doubled")(3), name_of(doubled)
-        (6, 'doubled')
+        >>> function_of("docs.doubled")(3), name_of(doubled)
+        (6, 'docs.doubled')
     """
-    name = function.__name__
-    known = _functions.get(name, function)
-    if (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
-        raise ValueError(
-            f"The name {name!r} is that of {known.__module__}.{known.__qualname__}. Give "
-            f"{function.__module__}.{function.__qualname__} another."
-        )
-    _functions[name] = function
-    return function
+    if isinstance(function, str):
+        return functools.partial(_register, name=function)
+    return _register(function, function.__name__)
 
 
 def function_of(name: str) -> Callable[..., Any] | None:
@@ -43,5 +43,16 @@ def function_of(name: str) -> Callable[..., Any] | None:
 
 def name_of(function: Callable[..., Any]) -> str | None:
     """The name under which a function is registered."""
-    name = getattr(function, "__name__", "")
-    return name if _functions.get(name) is function else None
+    return _names.get(function)
+
+
+def _register(function: F, name: str) -> F:
+    known = _functions.get(name, function)
+    if (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
+        raise ValueError(
+            f"The name {name!r} is that of {known.__module__}.{known.__qualname__}. Register "
+            f'{function.__module__}.{function.__qualname__} under another: @suture.register_function("another name").'
+        )
+    _functions[name] = function
+    _names[function] = name
+    return function

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from suture.layers.cache import Cache
 from suture.layers.context import Derived, Read
+from suture.layers.functions import register_function
 
 
+@register_function
 def causal_mask(
     positions: Tensor | None,
     padding_mask: Tensor | None,
@@ -72,6 +74,7 @@ def causal_mask(
     return mask | ((places == own) & ~mask.any(-1, keepdim=True))
 
 
+@register_function
 def visible_mask(
     positions: Tensor | None, padding_mask: Tensor | None, attention_mask: Tensor | None, cache: Cache | None
 ) -> Tensor | None:
@@ -95,6 +98,7 @@ def visible_mask(
     return None if mask is None else mask | ~mask.any(-1, keepdim=True)
 
 
+@register_function
 def sequence_mask(padding_mask: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
     """Each query attends to the real elements of another sequence, as far as `attention_mask` allows it.
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from suture.layers.cache import Cache
 from suture.layers.context import Derived, Read
+from suture.layers.functions import register_function
+from suture.layers.symbolic import SymbolicCall
 from suture.layers.torch_layers import Embedding
 
 _POSITIONS = Read("inputs", "positions", default=None)
@@ -82,7 +84,7 @@ def sinusoids(positions: Tensor, embedding_dim: int, base: float) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(SymbolicCall):
     """Adds to each token sines and cosines of its position: (..., T, D) to the same. Nothing is learned.
 
     Element 2i is the sine and element 2i + 1 the cosine of position / base^(2i / D), as in the paper. Some models
@@ -125,6 +127,7 @@ class SinusoidalPositions(nn.Module):
         return f"{self.embedding_dim}, base={self.base:g}"
 
 
+@register_function("sinusoidal_table")
 def _table(positions: Tensor | None, embedding_dim: int, base: float) -> Tensor | None:
     """None without positions: then each layer numbers the tokens for itself."""
     return None if positions is None else sinusoids(positions, embedding_dim, base)

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suture.layers.cache import Cache
 from suture.layers.context import Derived, Read
+from suture.layers.functions import register_function
+from suture.layers.symbolic import SymbolicCall
 
 RotaryScaling = Callable[[Tensor], Tensor]
 """A function of the frequencies (D/2,), giving the frequencies to use."""
@@ -90,6 +92,7 @@ class RotaryTables:
         return self._cast[dtype]
 
 
+@register_function
 def rotary_tables(
     positions: Tensor | None, head_dim: int, base: float, scaling: RotaryScaling | None
 ) -> RotaryTables | None:
@@ -97,7 +100,7 @@ def rotary_tables(
     return None if positions is None else RotaryTables(positions, head_dim, base, scaling)
 
 
-class Rotary(nn.Module):
+class Rotary(SymbolicCall):
     """Turns query and key by their positions, so that their product depends on the distance only.
 
     Called with (query, key) or (query, key, value, ...), each (..., H, T, D) with the heads split; query and key may

@@ -16,6 +16,8 @@ from suture.graph.input import Input
 from suture.layers.cache import Cache
 from suture.layers.chain import Chain
 from suture.layers.context import Context, Declaration, Read
+from suture.layers.description import register
+from suture.layers.functions import register_function
 from suture.layers.symbolic import step
 from suture.layers.tokens import Tokens
 from suture.layers.torch_layers import Embedding
@@ -24,6 +26,7 @@ _KEYS = ("padding_mask", "attention_mask", "positions", "embeddings", "cache")
 _ID_DTYPES = (torch.long, torch.int)
 
 
+@register("models.Backbone")
 class Backbone(Chain):
     """A chain from token ids (B, T) to hidden states (B, T, D).
 
@@ -96,6 +99,7 @@ class Backbone(Chain):
             raise
 
 
+@register_function("backbone.begin")
 def begin(
     token_ids: Tensor | None,
     padding_mask: Tensor | None,
@@ -116,6 +120,7 @@ def begin(
     return cache.start(tokens.shape, tokens.device, padding_mask, positions, structure_version)
 
 
+@register_function("backbone.end")
 def end(result: Any, cache: Cache | None) -> Any:
     """Ends a call of a backbone that went well: what it gives, with the cache advanced."""
     if cache is not None:
@@ -123,6 +128,7 @@ def end(result: Any, cache: Cache | None) -> Any:
     return result
 
 
+@register("models.TokenEmbedding")
 class TokenEmbedding(Embedding):
     """The embeddings of token ids: whole numbers (..., T) to (..., T, D).
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from suture import layers as sl
+from suture.layers.description import register
 
 
+@register("models.TransformerBlock")
 class TransformerBlock(sl.Chain):
     """A pre-norm block, (B, T, D) to the same: `attention` and then `feedforward`, each a residual branch.
 

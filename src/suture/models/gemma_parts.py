@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suture import layers as sl
+from suture.layers.description import register
 from suture.models.backbone import TokenEmbedding
 from suture.models.block_names import BLOCK
 from suture.models.gemma_settings import GemmaSizes
 from suture.weights.names import Rule
 
 
+@register("models.ZeroCentredRMSNorm")
 class ZeroCentredRMSNorm(sl.RMSNorm):
     """Unit root mean square over the last dimension, times one plus the weight: (..., D) to the same.
 
@@ -42,6 +44,7 @@ class ZeroCentredRMSNorm(sl.RMSNorm):
         return f"{self.normalized_shape[0]}, eps={self.eps:g}"
 
 
+@register("models.ScaledTokenEmbedding")
 class ScaledTokenEmbedding(TokenEmbedding):
     """The embeddings of token ids times the root of their width: whole numbers (..., T) to (..., T, D).
 
