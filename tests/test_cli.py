@@ -51,6 +51,18 @@ def test_tree_marks_what_a_pattern_selects(run: Run, folder: Path) -> None:
     assert "layers selected" in printed
 
 
+def test_plot_writes_a_picture(run: Run, folder: Path, tmp_path: Path) -> None:
+    status, printed, _ = run("plot", folder, tmp_path / "x.html")
+    assert (status, printed) == (0, f"Wrote {tmp_path / 'x.html'}\n")
+    assert "blocks.0.attention" in (tmp_path / "x.html").read_text()
+
+
+def test_plot_says_which_files_it_writes(run: Run, folder: Path, tmp_path: Path) -> None:
+    status, _, said = run("plot", folder, tmp_path / "x.pdf")
+    assert status == 2
+    assert ".html" in said
+
+
 def test_generate_prints_what_the_model_says(run: Run, folder: Path) -> None:
     _, printed, _ = run("generate", folder, "the cat", "--max-new-tokens", 5)
     assert printed == CausalLM.from_pretrained(folder).generate("the cat", max_new_tokens=5) + "\n"

@@ -1,4 +1,4 @@
-"""The command line: `suture demo`, `suture tree`, `suture generate`."""
+"""The command line: `suture demo`, `suture tree`, `suture plot`, `suture generate`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ def tree(
 
     lm = _load(model)
     _console().print(lm if pattern is None else select(lm, pattern))
+
+
+@app.command()
+def plot(
+    model: Source,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What to write: .html, .svg, .png or .dot.")],
+) -> None:
+    """Draw what a model does, as a page to open in a browser or as a picture."""
+    from suture import plot as draw
+
+    draw(_load(model).backbone, path)
+    _console().print(f"Wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
