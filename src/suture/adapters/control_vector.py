@@ -206,7 +206,14 @@ class ControlVector:
         return self + -other
 
     def __getitem__(self, path: str) -> Tensor:
-        return self.directions[path]
+        """The direction at a path, or at an end of one that is unique. Raises `KeyError` where there is none."""
+        found = [each for each in self.directions if f".{each}".endswith(f".{path}")]
+        if path not in self.directions and len(found) != 1:
+            trouble = (
+                f"several paths end so: {', '.join(found[:4])}" if found else f"it has {', '.join(self.directions)}"
+            )
+            raise KeyError(f"This control vector has no direction at {path!r}: {trouble}.")
+        return self.directions[path if path in self.directions else found[0]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.directions)

@@ -24,8 +24,8 @@ from suture.generation.prompts import Prompts, read_prompts
 from suture.generation.sampling import Greedy, Sampler, ensure_sampler, random_numbers
 from suture.generation.stopping import Reply, StopConditions
 from suture.generation.text import Tokenizer, as_tokenizer
-from suture.graph.graph import Graph
 from suture.layers import Chain, Composite, Lambda, one_call
+from suture.layers.inputs import TakesContext
 from suture.models import Description
 from suture.weights.checkpoint import CheckpointError
 from suture.weights.vocabulary import SpecialIds, Vocabulary
@@ -307,4 +307,5 @@ def at_a_place_of_its_own(layer: nn.Module) -> nn.Module:
 
 def _reads_inputs(backbone: object) -> TypeGuard[nn.Module]:
     """Whether a backbone reads what it is given from the context: a tree, or a graph of one."""
-    return isinstance(backbone, Composite) or (isinstance(backbone, Graph) and bool(backbone.reads))
+    reads_by_itself = isinstance(backbone, TakesContext) and bool(getattr(backbone, "reads", None))
+    return isinstance(backbone, Composite) or reads_by_itself

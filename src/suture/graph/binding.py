@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor
@@ -29,6 +29,15 @@ class Parameters:
                 if value in set(self.flat.values()):
                     raise ValueError(f"One value was given as two inputs, the second as {path!r}. Give it once.")
                 self.flat[path.replace(".", "_")] = value
+
+    def add(self, optional: Iterable[Input]) -> None:
+        """Takes further optional inputs, by keyword."""
+        for value in sorted(optional, key=lambda each: each.name):
+            name, number = value.name, 1
+            while name in self.by_name or name in self.flat:
+                number += 1
+                name = f"{value.name}_{number}"
+            self.by_name[name] = self.flat[name] = value
 
     @property
     def signature(self) -> inspect.Signature:

@@ -24,6 +24,8 @@ class Contents:
 
     def __init__(self, inputs: Iterable[Value], outputs: Any) -> None:
         self._declared = set(inputs)
+        self.left_out: dict[Input, None] = {}
+        """Optional inputs that the outputs hang from and that were not declared: they may still be given."""
         self._reached: set[Value] = set()
         self._reach({value: f"output {number}" for number, value in enumerate(values_in(outputs))})
         for value in self._declared - self._reached:
@@ -55,6 +57,9 @@ class Contents:
             reached.add(value)
             if value in self._declared:
                 continue
+            if isinstance(value, Input) and value.optional:
+                self.left_out[value] = None
+                continue
             if isinstance(value, Input):
                 raise GraphError(
                     f"The graph needs the input {value.name!r}, for {needed_by}, and it is not among the inputs. "
@@ -68,10 +73,13 @@ class Contents:
         self._reached |= reached
 
     def _find_whole_scopes(self) -> None:
-        seen: set[Scope] = set()
+        # What begins or ends inside a composite is no call of it.
+        seen = {scope for value in self._declared for scope in _scopes_of(value)}
         while new := self._scopes() - seen:
             seen |= new
             for scope in sorted(new, key=lambda scope: scope.number):
+                if (self._reached - self._declared).isdisjoint(values_in(scope.output)):
+                    continue
                 name = repr(scope.path or scope.name)
                 # What a part that was cut out does not have ends in an input that is not declared.
                 with suppress(GraphError):
@@ -84,8 +92,18 @@ class Contents:
 
     def _scopes(self) -> set[Scope]:
         """The scopes that something reached is in, or goes through."""
-        through = {scope for value in self._reached if (scope := value.scope) is not None}
+        through = {scope for value in self._reached - self._declared if (scope := value.scope) is not None}
         return through | {scope for item in (*self._calls(), *through) for scope in item.around}
+
+
+def _scopes_of(value: Value) -> list[Scope]:
+    """The scopes inside of which a value is."""
+    if value.origin is not None:
+        return value.origin.around
+    if value.scope is None:
+        return []
+    inside = any(value is parameter for parameter in values_in(value.scope.parameters))
+    return [*value.scope.around, value.scope] if inside else value.scope.around
 
 
 def _name_of(value: Value) -> str:

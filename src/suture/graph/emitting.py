@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from suture.graph.calls import Call
+from suture.graph.input import Input
 from suture.graph.values import Value, bounds_of, values_in
 from suture.layers.location import describe
 from suture.layers.symbolic import inner_call
@@ -78,8 +79,10 @@ class Program:
     @property
     def code(self) -> str:
         """The function as it reads."""
+        values = self._graph.flat_inputs.values()
+        parameters = [f"{name}{_default(value)}" for name, value in zip(self.parameters, values, strict=True)]
         body = [f"{line.name} = {line.expression}" for line in self.lines]
-        return _function(self.parameters, [*body, f"return {self.result}"])
+        return _function(parameters, [*body, f"return {self.result}"])
 
     def put(self, path: str, layer: nn.Module) -> None:
         """Calls another layer at a path from now on."""
@@ -112,7 +115,7 @@ class Program:
             expression = self._expression(call)
             for value in values_in(call.arguments):
                 last_use[self._names_of(value)] = number
-            name = self._name(call.whole, self._graph.name_of(call).rpartition(".")[2] if call.is_layer else call.name)
+            name = self._name(call.whole, self._wanted_name(call))
             last_use.setdefault(name, number)
             lines.append((name, expression, call))
         for value in values_in(self._graph.outputs):
@@ -121,6 +124,12 @@ class Program:
         for name, number in last_use.items():
             dead.setdefault(number, []).append(name)
         return [Line(*line, tuple(dead.get(number, ()))) for number, line in enumerate(lines)]
+
+    def _wanted_name(self, call: Call) -> str:
+        if call.is_layer:
+            return self._graph.name_of(call).rpartition(".")[2]
+        is_part = call.target is operator.getitem and isinstance(call.args[0], Value) and isinstance(call.args[1], int)
+        return f"{self._names_of(call.args[0])}_{call.args[1]}" if is_part else call.name
 
     def _compile(self) -> Callable[..., Any]:
         body = [
@@ -235,6 +244,10 @@ class Program:
         return name
 
 
+def _default(value: Value) -> str:
+    return f"={value.default!r}" if isinstance(value, Input) and value.optional else ""
+
+
 def _function(parameters: Iterable[str], body: list[str]) -> str:
     return f"def forward({', '.join(parameters)}):\n" + "\n".join(f"    {line}" for line in body)
 
@@ -245,7 +258,7 @@ def _indented(text: str) -> str:
 
 def _inner(expression: str) -> str:
     """An expression as an operand."""
-    return expression if re.fullmatch(r"[\w.]+", expression) and not expression[0].isdigit() else f"({expression})"
+    return expression if re.fullmatch(r"[A-Za-z_][\w.]*|\d+(\.\d+)?", expression) else f"({expression})"
 
 
 def _is_method(function: Callable[..., Any]) -> bool:

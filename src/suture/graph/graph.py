@@ -16,6 +16,7 @@ from suture.graph.calls import Call, Item
 from suture.graph.contents import Contents, GraphError
 from suture.graph.emitting import Program
 from suture.graph.forms import Forms
+from suture.graph.functional_cache import CachedGraph
 from suture.graph.handles import Handle
 from suture.graph.intercepted import Intercepted
 from suture.graph.naming import Edits, Names, own, own_tensor, tensor_name, tensors_in
@@ -47,7 +48,8 @@ class Graph(Forms, Recorded):
 
     Args:
         inputs: The values that are given: `Input`s, or values on the way, which cuts out a part. One, several, or a
-            dictionary, also nested; its keys, or the names of the inputs, are the parameters.
+            dictionary, also nested; its keys, or the names of the inputs, are the parameters. Optional inputs that are
+            not declared can still be given by keyword.
         outputs: What is returned: values in any structure of tuples, lists and dictionaries.
         source: The tree or graph whose paths the layers keep. Other layers go by the names of their classes.
 
@@ -82,6 +84,7 @@ class Graph(Forms, Recorded):
         self._takes = Parameters(inputs)
         self._outputs = outputs
         self.contents = Contents(self.flat_inputs.values(), outputs)
+        self._takes.add(self.contents.left_out)
         """The calls and scopes that it is made of."""
         self._names = Names(self._items_called(), source)
         self.source = (source,)
@@ -228,6 +231,25 @@ class Graph(Forms, Recorded):
     def __signature__(self) -> inspect.Signature:
         """The parameters, for whoever asks how it is called."""
         return self._takes.signature
+
+    def with_cache(
+        self,
+        init: Callable[[int, int], Any],
+        inputs: str = "cache",
+        outputs: int | str = -1,
+        update_index: str | None = None,
+    ) -> CachedGraph:
+        """The graph as a backbone whose cache is one object: an input and an output of it are its state.
+
+        Args:
+            init: `init(batch, length)` makes the state of an empty cache, in the structure of the input.
+            inputs: The name of the input that takes the cache.
+            outputs: Which of the outputs, by position or key, is the next cache. The rest is what the backbone gives.
+            update_index: The name of an input, a whole number (), that is told how many tokens are in the cache.
+
+        Raises `ValueError` for an input that is not there.
+        """
+        return CachedGraph(self, init, inputs, outputs, update_index)
 
     # Contexts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from suture.graph.calls import Call, Item, Scope
 from suture.graph.recording import record_call, record_layer, record_scope
 from suture.graph.running import Handler, Running
+from suture.graph.values import Value
 from suture.layers.context import Context
 from suture.layers.frames import CallFunction, standing_in
 from suture.layers.symbolic import seeing_plain_calls
@@ -121,7 +122,10 @@ def replay(graph: Graph, inputs: Any, call: CallFunction | None = None) -> Any:
         Symbolic values in the structure of the graph's outputs, to make another `Graph` of.
     """
     given = dict(zip(graph.flat_inputs.values(), graph.bind_symbolic(inputs), strict=True))
-    handler = Again(graph) if call is None else Rewire(graph, call)
+    return _go_through(graph, given, Again(graph) if call is None else Rewire(graph, call))
+
+
+def _go_through(graph: Graph, given: Mapping[Value, Any], handler: Handler) -> Any:
     with standing_in(None), seeing_plain_calls():
         return Running(graph, given, handler).outputs()
 
@@ -165,4 +169,5 @@ def rewire(model: nn.Module, call: CallFunction, inputs: Any = None) -> Graph:
     from suture.graph.tracing import as_graph
 
     graph = as_graph(model, inputs)
-    return graph.like(replay(graph, graph.inputs, call))
+    given = {value: value for value in graph.flat_inputs.values()}
+    return graph.like(_go_through(graph, given, Rewire(graph, call)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -89,7 +90,8 @@ class Running:
 
     def _call(self, call: Call) -> None:
         args, kwargs = self.map(call.arguments)
-        self.known[-1][call.whole] = self.handler.call(call, args, kwargs)
+        is_part = call.target is operator.getitem and isinstance(args[0], tuple | list | dict)
+        self.known[-1][call.whole] = args[0][args[1]] if is_part else self.handler.call(call, args, kwargs)
 
     def _scope(self, scope: Scope) -> None:
         written: dict[Value, Any] = {}

@@ -29,7 +29,8 @@ def trace(
 
     Args:
         model: A tree, a layer, or a function of symbolic values.
-        inputs: What it is called with: `Input`s, or structures of them.
+        inputs: What it is called with: `Input`s, or structures of them. A model that knows, such as a backbone, need
+            not be told.
         context: What entries are: `{"scope": {"key": Input(...)}}`, or a value that is the same in every call.
         written: Entries (scope, key) that the tree writes, to be returned as well: the outputs are then the result and
             a dictionary of them by key.
@@ -45,6 +46,7 @@ def trace(
         >>> list(graph.state_dict()), list(graph.flat_inputs)
         (['up.weight', 'up.bias'], ['x', 'shift'])
     """
+    inputs = inputs or (known_inputs(model) or ())
     named = {value.name: value for value in values_in(inputs) if isinstance(value, Input)}
     if not values_in((inputs, context)):
         raise TypeError(
@@ -66,15 +68,19 @@ def as_graph(model: nn.Module, inputs: Any = None) -> Graph:
     """A graph as it is; a tree traced, with its own inputs or those that are given."""
     if isinstance(model, Graph):
         return model
+    inputs = known_inputs(model) if inputs is None else inputs
     if inputs is None:
-        known = getattr(model, "graph_inputs", None)
-        if known is None:
-            raise TypeError(
-                f"A {type(model).__name__} does not say what it is called with. "
-                f"Give it: inputs=Input('x', shape=(None, 64)), or a tuple of several."
-            )
-        inputs = known()
+        raise TypeError(
+            f"A {type(model).__name__} does not say what it is called with. "
+            f"Give it: inputs=Input('x', shape=(None, 64)), or a tuple of several."
+        )
     return trace(model, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
+
+
+def known_inputs(model: object) -> tuple[Any, ...] | None:
+    """What a model says that a graph of it is called with; None where it does not."""
+    known: Callable[[], tuple[Any, ...]] | None = getattr(model, "graph_inputs", None)
+    return None if known is None else known()
 
 
 def _parameters(inputs: tuple[Any, ...]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from suture.layers.context import Declaration
 from suture.layers.masks import mask_of
+from suture.layers.symbolic import SymbolicCall
 
 
-class ScaledDotProductAttention(nn.Module):
+class ScaledDotProductAttention(SymbolicCall):
     """`softmax(query @ key.T * scale) @ value`, of (..., T, D), (..., S, D) and (..., S, D).
 
     With heads split, (..., H, T, D), keys and values may have fewer heads than queries: each serves a group of them

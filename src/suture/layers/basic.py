@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 from suture.layers.context import REQUIRED, Read
+from suture.layers.symbolic import SymbolicCall
 
 
-class Identity(nn.Identity):
+class Identity(nn.Identity, SymbolicCall):
     """Returns what it receives, of several arguments their tuple.
 
     >>> Identity()(1), Identity()(1, 2)
@@ -22,7 +23,7 @@ class Identity(nn.Identity):
         return args[0] if len(args) == 1 else args
 
 
-class Lambda(nn.Module):
+class Lambda(SymbolicCall):
     """Calls a function with the arguments that it receives, and returns what that returns.
 
     A function has no weights, no name in a recipe, and is pickled by its name: what is to be saved is a layer of its
@@ -45,7 +46,7 @@ class Lambda(nn.Module):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
-class GetArg(nn.Module):
+class GetArg(SymbolicCall):
     """Returns one of its arguments. Raises `IndexError` when there are not as many.
 
     >>> GetArg(1)("x", "y")
@@ -65,7 +66,7 @@ class GetArg(nn.Module):
         return str(self.index)
 
 
-class UseContext(nn.Module):
+class UseContext(SymbolicCall):
     """Returns the entry `key` of the scope `context`, whatever it is called with.
 
     Raises `MissingContextError` when the entry was not given and has no default.

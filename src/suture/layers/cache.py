@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from suture.layers.context import Read
 from suture.layers.slots import KeyValueSlot, Slot
+from suture.layers.symbolic import SymbolicCall
 from suture.layers.tokens import Tokens
 
 AnySlot = TypeVar("AnySlot", bound=Slot)
@@ -219,7 +220,7 @@ class Cache:
         return f"Cache(batch={self.batch}, length={self.length} of {self.capacity})"
 
 
-class KVCache(nn.Module):
+class KVCache(SymbolicCall):
     """Adds the keys and values of earlier calls in front of the new ones.
 
     Called with (query, key, value), each (B, H, T, D); returns (query, keys, values), with keys and values

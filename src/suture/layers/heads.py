@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from suture.layers.symbolic import SymbolicCall
 
-class SplitHeads(torch.nn.Module):
+
+class SplitHeads(SymbolicCall):
     """Splits the last dimension of each argument into heads: (..., T, H * D) to (..., H, T, D).
 
     One argument gives one result, several give a tuple. Each may have its own number of heads.
@@ -19,6 +20,7 @@ class SplitHeads(torch.nn.Module):
     Raises:
         ValueError: a last dimension is not a multiple of `head_dim`.
 
+    >>> import torch
     >>> SplitHeads(head_dim=8)(torch.zeros(2, 5, 32)).shape
     torch.Size([2, 4, 5, 8])
     """
@@ -44,11 +46,12 @@ class SplitHeads(torch.nn.Module):
         return f"head_dim={self.head_dim}"
 
 
-class MergeHeads(torch.nn.Module):
+class MergeHeads(SymbolicCall):
     """Puts the heads side by side again, which undoes `SplitHeads`: (..., H, T, D) to (..., T, H * D).
 
     Raises torch's `IndexError` for fewer than three dimensions.
 
+    >>> import torch
     >>> MergeHeads()(torch.zeros(2, 4, 5, 8)).shape
     torch.Size([2, 5, 32])
     """
