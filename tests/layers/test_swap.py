@@ -282,6 +282,23 @@ def test_a_wrapper_is_not_undone_where_a_later_edit_took_out_what_it_holds() -> 
     ]
 
 
+def test_a_wrapper_is_not_undone_while_a_part_of_it_that_holds_the_layer_stands_elsewhere() -> None:
+    model = sl.Chain(here=sl.Chain(x=linear()), there=sl.Chain())
+    here, there = model.layer("here", sl.Chain), model.layer("there", sl.Chain)
+    x = here["x"]
+    wrapping = wrap(here, x, lambda layer: sl.Parallel(sl.Residual(layer)))
+    # Nobody can undo the removal any more.
+    moved = there.append(model.layer("here.x+Parallel", sl.Parallel).pop(0).layers[0])
+    assert model["here.x"] is x
+    refused(wrapping.undo, model, "the Residual in it was put elsewhere, at 'there.Residual'")
+    inner = model.layer("there.Residual", sl.Residual).replace(x, sl.Identity())
+    refused(wrapping.undo, model, "put elsewhere")
+    inner.undo()
+    moved.undo()
+    wrapping.undo()
+    assert [place.path for place in model.places()] == ["here", "here.x", "there"]
+
+
 def test_what_was_replaced_in_a_layer_that_was_moved_returns_to_it_there() -> None:
     model = sl.Chain(here=sl.Chain(block=sl.Chain(x=linear())), there=sl.Chain())
     block, there = model.layer("here.block", sl.Chain), model.layer("there", sl.Chain)

@@ -315,6 +315,7 @@ class Swap:
                 f"Cannot undo {self}: the {type(self.old).__name__} that it took out stands at {where!r} now. "
                 f"Take it out there first."
             )
+        self._refuse_moved_parts()
         self._refuse_unequal_holes()
         holes = {id(hole.slot) for hole in self.holes}
         stop = frozenset(id(hole.slot.layer) for hole in self.holes)
@@ -331,6 +332,18 @@ class Swap:
                 f"Cannot {what} the {type(self.composite).__name__} at {self.composite.path!r}: it was taken out, but "
                 f"for what is still called elsewhere. Undo {removal or 'the edit that took it out'} first."
             )
+
+    def _refuse_moved_parts(self) -> None:
+        """A part of the new layer that was put elsewhere would be left without what it holds of the old one."""
+        for hole in self._shell_holes:
+            root = hole.composite
+            while root is not self.new and root.node.parent is not None:
+                root = root.node.parent
+            if root is not self.new and hole.slot.used:
+                raise EditError(
+                    f"Cannot undo {self}: the {type(hole.composite).__name__} in it was put elsewhere, at "
+                    f"{hole.composite.path!r}. Take it out there first."
+                )
 
     def _refuse_unequal_holes(self) -> None:
         """One layer that several holes took over can only return from all."""
