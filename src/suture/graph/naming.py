@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from suture.graph.calls import Call, Item
+from suture.layers.mount import Holder
 from suture.layers.node import children_of
 
 
@@ -29,18 +30,18 @@ class Edits:
                 heard(path, layer)
 
 
-class Namespace(nn.Module):
+class Namespace(Holder):
     """Holds the layers of a graph, at the paths that they had. It is not called."""
 
     def __init__(self, path: str, edits: Edits) -> None:
-        super().__init__()
-        self.__dict__["_place"] = (path, edits)
+        super().__init__(path)
+        self.__dict__["_edits"] = edits
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
         """Puts a layer here, and tells the graph."""
         super().register_module(name, module)
-        path, edits = self.__dict__["_place"]
-        edits.made(f"{path}.{name}", module)
+        edits: Edits = self.__dict__["_edits"]
+        edits.made(f"{self.path}.{name}", module)
 
 
 class Names:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from suture.layers.composite import Composite
 
 
+class Holder(nn.Module):
+    """Holds layers under their names, and is not called: a layer that stood in its place would not be either."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+
 class Mount(Chain):
     """The place of a layer in a plain module.
 
@@ -132,6 +140,12 @@ def mount(around: nn.Module, name: str, path: str = "") -> Mount:
     layer = children_of(around)[name]
     if isinstance(layer, Mount):
         return layer
+    if isinstance(layer, Holder):
+        raise EditError(
+            f"{layer.path!r} is a composite of the tree that a graph was made of. The graph "
+            "calls its layers one by one, so nothing can be put in its place: suture.rewire(graph, call) makes a graph "
+            "in which something else happens there."
+        )
     if isinstance(layer, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict):
         raise EditError(
             f"{'.'.join(filter(None, [path, name]))!r} is a {type(layer).__name__}, which is not called: "

@@ -88,7 +88,8 @@ class Backbone(Chain):
             embeddings,
             cache,
             max_positions=self.max_positions,
-            structure_version=self.structure_version,
+            # Looked at for a cache alone: compiled code would be compiled anew after every edit.
+            structure_version=None if cache is None else self.structure_version,
         )
         context.set("inputs", "positions", positions)
         try:
