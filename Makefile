@@ -54,6 +54,7 @@ format: $(DEVELOPMENT)
 
 benchmark: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.composition
+	$(BIN)/python -m benchmarks.graph
 	$(BIN)/python -m benchmarks.edits
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.load
