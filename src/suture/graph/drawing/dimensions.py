@@ -60,9 +60,10 @@ class Dimensions:
 
     def _size(self, value: Value, number: int) -> str:
         first: int = value.example.shape[number]
-        if not self._others:
-            return next((name for name, sizes in self._open.items() if sizes[0] == first), str(first))
         other = _size_in(self._others, value, number)
+        if other is None:
+            # It did not run: what has the first size of an open dimension is taken to be that.
+            return next((name for name, sizes in self._open.items() if sizes[0] == first), str(first))
         if first == other:
             return str(first)
         for name, sizes in self._open.items():
@@ -92,8 +93,18 @@ def _compositions(single: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str
 
 
 def _size_in(examples: dict[Value, Any], value: Value, number: int) -> int | None:
-    example = examples.get(_end(value))
+    example = _example_in(examples, value)
     return example.shape[number] if isinstance(example, Tensor) and number < example.dim() else None
+
+
+def _example_in(examples: dict[Value, Any], value: Value) -> Any:
+    """What a value looks like; a part of a structure is found in that."""
+    value = _end(value)
+    if value in examples or value.origin is None or value.origin.target is not operator.getitem:
+        return examples.get(value)
+    whole, index = value.origin.args
+    around: Any = _example_in(examples, whole)
+    return None if around is None else around[index]
 
 
 def _open_sizes(inputs: Iterable[Input]) -> dict[str, tuple[int, int, int]]:

@@ -71,7 +71,7 @@ def _frame(box: Box) -> str:
 
 def _title(box: Box) -> str:
     turns = f' <B><FONT COLOR="{_TAG}">x{box.turns}</FONT></B>' if box.turns > 1 else ""
-    caption = f"  {_small(box.caption)}" if box.caption else ""
+    caption = f"  {_small(box.said)}" if box.said else ""
     return f"<B>{escaped(box.name)}</B>{turns}{caption}"
 
 
@@ -104,8 +104,8 @@ def _name(box: Box) -> str:
 
 def _caption(box: Box) -> str:
     if box.role in ("input", "output"):
-        return f"{box.role}: {box.caption}" if box.caption else f"{'optional ' * box.optional}{box.role}"
-    return box.caption
+        return f"{'optional ' * box.optional}{box.role}{': ' * bool(box.caption)}{box.caption}"
+    return box.said
 
 
 def _tags(tags: list[Tag], arrow: str) -> list[str]:

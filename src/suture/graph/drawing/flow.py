@@ -95,13 +95,8 @@ def _lineage(scope: Scope | None) -> list[Scope | None]:
 
 
 def _whole_of(call: Call) -> Value | None:
-    """For a call that only takes a part out of what another gave: that, or the part where it is a value by itself."""
-    if call.target is not operator.getitem or len(call.args) != 2:
-        return None
-    whole, index = call.args
-    if isinstance(whole, tuple | list | dict):
-        part = cast("Any", whole)[index]
-        return part if isinstance(part, Value) else None
+    """For a call that only takes a part out of what another gave: that."""
+    whole = call.args[0] if call.target is operator.getitem else None
     return whole if isinstance(whole, Value) and not isinstance(whole.example, Tensor) else None
 
 

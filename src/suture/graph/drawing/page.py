@@ -12,18 +12,20 @@ from typing import Any
 from suture.graph.drawing.picture import Box, Tag
 from suture.graph.drawing.view import View
 
-_LAYOUT = "dagre-3.1.3.min.js"
+_LIBRARY = "dagre-3.1.3.min.js"
 
 
 def page(view: View) -> str:
     """The text of the page. It is laid out where it is opened, by dagre (MIT), which is in it."""
     # The reference to a file that is not there would be looked for by a browser's own tools.
-    layout = asset(_LAYOUT).partition("//# sourceMappingURL")[0]
+    library = asset(_LIBRARY).partition("//# sourceMappingURL")[0]
     return Template(asset("viewer.html")).substitute(
         title=escape(view.picture.title),
         style=asset("viewer.css"),
         picture=_in_script(json.dumps(_data(view))),
-        layout=f"/*\n{asset(_LAYOUT.replace('.min.js', '.LICENSE.txt'))}*/\n{layout}",
+        library=f"/*\n{asset(_LIBRARY.replace('.min.js', '.LICENSE.txt'))}*/\n{library}",
+        seen=asset("seen.js"),
+        layout=asset("layout.js"),
         viewer=asset("viewer.js"),
     )
 
@@ -54,11 +56,10 @@ def _data(view: View) -> dict[str, Any]:
 
 def _box(box: Box, number: dict[Box, int]) -> dict[str, Any]:
     plain = {
-        name: getattr(box, name)
-        for name in ("name", "caption", "role", "path", "status", "optional", "weights", "cache", "turns")
+        name: getattr(box, name) for name in ("name", "role", "path", "status", "optional", "weights", "cache", "turns")
     }
     parent = number.get(box.parent) if box.parent is not None else None
-    return plain | {"parent": parent, "takes": _tags(box.takes), "gives": _tags(box.gives)}
+    return plain | {"caption": box.said, "parent": parent, "takes": _tags(box.takes), "gives": _tags(box.gives)}
 
 
 def _tags(tags: list[Tag]) -> list[dict[str, Any]]:

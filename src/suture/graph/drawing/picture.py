@@ -7,9 +7,12 @@ layers share is thirty short words and not thirty lines across the picture.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
+
+_NUMBER = re.compile(r"_\d+$")
 
 Status = Literal["same", "added", "removed"]
 """What became of a thing since the graph that a picture is compared with."""
@@ -58,6 +61,14 @@ class Box:
     def around(self) -> list[Box]:
         """What it is in, the outermost first."""
         return [] if self.parent is None else [*self.parent.around, self.parent]
+
+    @property
+    def said(self) -> str:
+        """The caption, without what the name says already."""
+        named = _NUMBER.sub("", self.name)
+        if self.caption == named:
+            return ""
+        return self.caption[len(named) + 1 : -1] if self.caption.startswith(f"{named}(") else self.caption
 
     @property
     def holds(self) -> bool:

@@ -163,7 +163,7 @@ def _is_named_as_a_run(elements: list[_Element], turns: int, length: int) -> boo
 def _repeat(boxes: list[Box], turns: int, around: Box) -> Box:
     length = len(boxes) // turns
     first, last = boxes[0], boxes[-1]
-    kinds = dict.fromkeys(box.caption if not box.inside else box.caption or box.name for box in boxes[:length])
+    kinds = dict.fromkeys(box.caption for box in boxes[:length])
     repeat = Box(
         key=f"{first.key}..{last.key}",
         name=f"{first.name.partition('..')[0]}..{last.name.rpartition('..')[2]}",

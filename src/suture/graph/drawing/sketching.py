@@ -117,7 +117,6 @@ class _Sketch:
             name, caption = path.rpartition(".")[2], label(layer)
             name = name or type(layer).__name__
             identity = f"{path}:{caption}"
-            caption = "" if caption == name else caption
         else:
             name, caption = _SIGNS.get(item.name, item.name), ""
             identity = f"{parent.key}/{item.name}"
