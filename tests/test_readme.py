@@ -7,13 +7,18 @@ import io
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import suture
 from suture import layers as sl
+from suture.adapters import LoRA
+from suture.models import TransformerBlock
 from tests.adapters.test_control_vector import tiny_lm
+from tests.models.decoders import VOCABULARY, WIDTH, decoder
+from tests.plain_models import tiny_gpt2
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -32,7 +37,7 @@ def test_the_first_program_prints_what_the_readme_says(smollm2_path: Path) -> No
 
 
 def test_the_block_and_the_adapter_work() -> None:
-    block, adapter, _ = blocks("python")[1:]
+    block, adapter = blocks("python")[1:3]
     names: dict[str, Any] = {"torch": torch}
     exec(block, names)
     model: sl.Chain = names["block"]
@@ -40,18 +45,42 @@ def test_the_block_and_the_adapter_work() -> None:
     bare = model(x)
     exec(adapter, names)
     assert not torch.equal(model(x, patches=names["patches"]), bare)
-    for each in names["adapters"]:
-        each.eject()
+    names["adapters"].eject()
     assert torch.equal(model(x), bare)
 
 
-def test_the_recording_works() -> None:
-    lm = tiny_lm(blocks=8)
-    names: dict[str, Any] = {"torch": torch, "lm": lm, "select": suture.select}
+def test_looking_inside_works() -> None:
+    shapes: list[torch.Size] = []
+    names: dict[str, Any] = {"lm": tiny_lm(blocks=8), "suture": suture, "print": shapes.append}
     exec(blocks("python")[3], names)
-    assert names["third"].shape == names["seventh"].shape
-    assert not torch.equal(names["third"], names["seventh"])
-    assert "Record" not in repr(lm)
+    assert shapes[0][-2] > 4
+
+
+def test_rewiring_works() -> None:
+    lm = suture.CausalLM(decoder(), sl.Linear(WIDTH, VOCABULARY))
+    names: dict[str, Any] = {
+        "lm": lm,
+        "suture": suture,
+        "TransformerBlock": TransformerBlock,
+        "CausalLM": suture.CausalLM,
+        "ids": (ids := torch.tensor([[1, 2]])),
+    }
+    # This small model has no tokenizer.
+    exec(blocks("python")[4].replace('"Once upon a time"', "ids"), names)
+    assert torch.equal(names["louder"](ids), lm.head(names["graph"](ids)))
+
+
+def test_the_plain_model_works() -> None:
+    gpt2 = tiny_gpt2()
+    names: dict[str, Any] = {"LoRA": LoRA, "select": suture.select, "ids": torch.tensor([[3, 1, 4]])}
+
+    def made(config: object) -> Any:
+        return gpt2
+
+    names |= {"transformers": SimpleNamespace(GPT2LMHeadModel=made), "config": gpt2.config}
+    keys = list(gpt2.state_dict())
+    exec(blocks("python")[5], names)
+    assert list(gpt2.state_dict()) == keys
 
 
 def test_the_first_program_is_short() -> None:
