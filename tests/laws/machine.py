@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tempfile
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from suture.layers.edit import editing
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
 from suture.surgery.selection import SelectionError, select
+from suture.weights.model_folder import load, save
 from tests.laws.edits import Edited, Handle, inject, places, plain_edit, selected_edit, several
 from tests.laws.elsewhere import WHERE
 from tests.laws.snapshots import appearance, check, differences, keys_of, snapshot, state, without_tensors
@@ -214,6 +216,18 @@ class Editing(RuleBasedStateMachine):
         bare = {key: tensor for key, tensor in saved.items() if key in self.bare}
         assert not copy.deepcopy(self.unedited).load_state_dict(bare, strict=False).unexpected_keys
         self.did("save and load")
+
+    @rule()
+    def save_and_load_files(self) -> None:
+        saved = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
+        with tempfile.TemporaryDirectory() as folder:
+            save(self.model, folder)
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.add_(1)
+            load(self.model, folder)
+        assert all(torch.equal(self.model.state_dict()[key], tensor) for key, tensor in saved.items())
+        self.did("save and load files")
 
     # Copies
 
