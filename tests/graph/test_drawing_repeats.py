@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from torch import nn
 
 from suture import layers as sl
@@ -58,22 +59,37 @@ def test_what_is_put_after_every_block_is_in_the_turn() -> None:
     assert names(repeat.turn) == ["0", "0+Scale"]
 
 
-def test_a_block_whose_result_is_also_wanted_elsewhere_is_not_hidden() -> None:
+def test_a_block_whose_result_is_also_returned_is_not_hidden() -> None:
     graph = chain(*blocks(8, 8, 8, 8, 8))
     both = Graph(inputs=graph.inputs, outputs=(graph.outputs, graph["2"].output), source=graph.root)
     assert repeats(folded(both)) == [("0..1", 2), ("3..4", 2)]
 
 
-def test_a_block_that_is_fed_from_further_back_is_not_hidden() -> None:
-    x, layers = Input("x", shape=(None, 4)), blocks(8, 8, 8, 8, 8, 8)
+def test_a_block_that_gives_to_more_than_the_next_ends_a_repeat() -> None:
+    layers = blocks(8, 8, 8, 8, 8, 8)
 
     def model(value: Any) -> Any:
         results = [value]
-        for number, layer in enumerate(layers):
-            results.append(layer(results[-1] if number != 3 else results[1] + results[3]))
-        return results[-1]
+        for layer in layers:
+            results.append(layer(results[-1]))
+        return results[-1] + results[3]
 
-    assert ("0..5", 6) not in repeats(folded(trace(model, x)))
+    graph = trace(model, Input("x", shape=(None, 4)))
+    assert repeats(folded(graph)) == [("Residual..Residual_3", 3), ("Residual_4..Residual_6", 3)]
+
+
+@pytest.mark.parametrize(
+    ("fourth", "found"),
+    [("x", [("Graph..Graph_6", 6)]), ("y", [("Graph..Graph_3", 3), ("Graph_5..Graph_6", 2)])],
+)
+def test_a_block_that_takes_something_else_ends_a_repeat(fourth: str, found: list[tuple[str, int]]) -> None:
+    sides = {name: Input(name, shape=(None, 4)) for name in ("x", "y")}
+    value: Any = sides["x"] + sides["y"]
+    for number in range(6):
+        first, second = Input("first", shape=(None, 4)), Input("second", shape=(None, 4))
+        layer = Graph(inputs=[first, second], outputs=sl.Linear(4, 4)(first) + second)
+        value = layer(value, sides[fourth] if number == 3 else sides["x"])
+    assert repeats(folded(Graph(inputs=sides, outputs=value))) == found
 
 
 def test_parallel_branches_do_not_fold() -> None:

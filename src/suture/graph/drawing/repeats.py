@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,11 +71,16 @@ class _Links:
         )
         return (own, edges, tuple(self.shape(each, top=False) for each in box.inside))
 
-    def of(self, number: int, boxes: Sequence[Box], where: dict[Box, tuple[int, int]]) -> _Link:
-        """What leads in and out of one of several boxes side by side; `where` tells in which of them a box is."""
+    def of(self, number: int, boxes: Sequence[Box], where: dict[Box, tuple[int, int]], alike: set[int]) -> _Link:
+        """What leads in and out of one of several boxes side by side.
+
+        `where` tells in which of them a box is, and `alike` which are not the only ones that look as they do: these are
+        told by how far away they are, all else by what it is.
+        """
 
         def other(box: Box) -> tuple[Any, ...]:
-            return ("sibling", where[box][0] - number, where[box][1]) if box in where else ("outside", id(box))
+            beside, place = where.get(box, (None, 0))
+            return ("outside", id(box)) if beside not in alike else ("sibling", beside - number, place)
 
         before: set[Any] = set()
         outside: set[Any] = set()
@@ -108,10 +114,11 @@ class _Element:
 def _fold(around: Box, links: _Links) -> None:
     boxes = around.inside
     where = {inner: (number, place) for number, box in enumerate(boxes) for place, inner in enumerate(box.below())}
-    elements: list[_Element] = []
-    for number, box in enumerate(boxes):
-        link = links.of(number, boxes, where)
-        elements.append(_Element(box, links.shape(box), link, link))
+    shapes = [links.shape(box) for box in boxes]
+    count = Counter(shapes)
+    alike = {number for number, shape in enumerate(shapes) if count[shape] > 1}
+    found = [links.of(number, boxes, where, alike) for number in range(len(boxes))]
+    elements = [_Element(box, shape, link, link) for box, shape, link in zip(boxes, shapes, found, strict=True)]
     for length in range(1, _LONGEST_TURN + 1):
         elements = list(_with_repeats(elements, length, around))
     around.put([element.box for element in elements])
