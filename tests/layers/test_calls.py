@@ -121,6 +121,22 @@ class TestSetContext:
         model.set_context("side", {"x": 1})
         assert (other(), model()) == ("default", 1)
 
+    def test_tasks_that_inherit_it_consume_it_once(self) -> None:
+        model = reader(default="default")
+
+        async def run() -> list[Any]:
+            model.set_context("side", {"x": 1})
+            return [await asyncio.create_task(asyncio.to_thread(model)), await asyncio.to_thread(model), model()]
+
+        assert asyncio.run(run()) == [1, "default", "default"]
+
+    def test_it_does_not_cross_a_plain_module_and_says_so(self) -> None:
+        model = sl.Chain(Plain(reader(default="default")))
+        model.set_context("side", {"x": 1})
+        with pytest.raises(ValueError, match="only inside a plain module"):
+            model()
+        assert model() == "default"
+
     def test_a_model_that_is_gone_takes_its_entries_along(self) -> None:
         model = reader()
         tensor = torch.ones(1)
@@ -143,6 +159,8 @@ class TestBlocks:
     def test_a_call_cannot_cross_a_plain_module_and_says_so(self) -> None:
         with pytest.raises(ValueError, match="only inside a plain module"):
             sl.Chain(Plain(reader()))(context={"side": {"x": 5}})
+        with pytest.raises(ValueError, match="only inside a plain module"):
+            sl.Chain(Plain(reader()))(x=5)
 
     def test_a_block_of_a_part_serves_a_call_of_the_whole(self) -> None:
         model = reader()

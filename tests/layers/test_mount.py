@@ -125,6 +125,35 @@ def test_a_list_that_is_gone_through_is_no_place() -> None:
 # Calling
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("part", ["self_attn", "linear1", "linear2", "norm1", "dropout2"])
+def test_a_layer_whose_weights_torch_would_compute_with_is_called(part: str) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2).eval()
+    x, padded = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, False, False]])
+    calls: list[Tensor] = []
+
+    def record(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x
+
+    edit = select(model, part).insert_before(lambda layer: sl.Lambda(record))
+    with torch.no_grad():
+        once = model(x)
+        assert len(calls) == 2
+        model(x, src_key_padding_mask=padded)
+        assert len(calls) == 4
+        edit.undo()
+        torch.testing.assert_close(once, model(x))
+
+
+def test_a_layer_that_torch_never_calls_is_no_place() -> None:
+    model = nn.Sequential(nn.MultiheadAttention(4, 2))
+    before = keys(model)
+    with pytest.raises(EditError, match=r"'0\.out_proj' is not called: MultiheadAttention reads its weight"):
+        select(model, "out_proj").insert_after(sl.ReLU())
+    assert keys(model) == before
+
+
 def test_further_arguments_go_to_the_layer(caller: Caller) -> None:
     gate = torch.full((4,), 0.5)
     before = caller(X, gate)

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from suture import layers as sl
 from suture.layers.edit import Edit
 from suture.surgery.adapter import Adapter
 from suture.surgery.selection import select
+from suture.surgery.survey import Match
 from suture.weights.checkpoint import CheckpointError, MissingFileError
 from suture.weights.model_folder import MANIFEST
 from suture.weights.safe_file import read_tensors, write_tensors
@@ -118,12 +120,18 @@ def test_an_adapter_that_stands_in_no_place_has_its_weights_in_its_own_file(tmp_
     adapter.eject()
 
 
-def test_a_plain_module_has_its_own_keys_whatever_is_put_into_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["0", "node", "reads", "place", "_first", "[b]", "a, é"])
+def test_a_plain_module_has_its_own_keys_whatever_is_put_into_it(name: str, tmp_path: Path) -> None:
     def plain() -> nn.Module:
-        return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        layers = {name: nn.Linear(2, 2), "more": nn.Sequential(nn.Linear(2, 2), nn.ReLU())}
+        return nn.Sequential(OrderedDict(layers))
 
     model, other = plain(), plain()
-    adapters = [select(each, "0").adapt(Branch) for each in (model, other)]
+
+    def is_named(match: Match) -> bool:
+        return match.path == name
+
+    adapters = [select(each, is_named).adapt(Branch) for each in (model, other)]
     suture.save(model, tmp_path)
     base, _ = read_tensors(tmp_path / "base.safetensors")
     assert plain().load_state_dict(base, strict=True)

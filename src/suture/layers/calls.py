@@ -29,10 +29,11 @@ class _Waiting:
         counts["pending"] += 1
         self._ended = False
 
-    def end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._counts["pending"] -= 1
+    def end(self) -> bool:
+        """Ends the waiting; whether it had not ended before, as what a task inherits may have done in another."""
+        was_waiting, self._ended = not self._ended, True
+        self._counts["pending"] -= was_waiting
+        return was_waiting
 
 
 class _Given:
@@ -79,7 +80,7 @@ def enter_call(module: nn.Module, context: Context | Entries | None, entries: Ma
         return context
     inputs = inputs_of(module)
     layers: list[Entries] = [inputs.initial] if inputs.initial else []
-    layers += _given_to(module)
+    layers += _given_to(module, inputs)
     if isinstance(context, Context) and context.in_call:
         layers.append(context.given)
     elif context is not None:
@@ -156,7 +157,7 @@ def _opened(blocks: tuple[_Given, ...], added: set[_Given]) -> Generator[None]:
         _blocks.set(tuple(given for given in _blocks.get() if given not in added))
 
 
-def _given_to(module: nn.Module) -> list[Entries]:
+def _given_to(module: nn.Module, inputs: Inputs) -> list[Entries]:
     if torch.compiler.is_compiling():
         if _open.counts["blocks"] > 0 or _open.counts["pending"] > 0:
             raise RuntimeError(
@@ -166,6 +167,8 @@ def _given_to(module: nn.Module) -> list[Entries]:
             )
         return []
     pending = _take_pending(module) if _pending.get() else []
+    for given in pending:
+        _refuse_crossing(module, given.entries, inputs)
     blocks = [given for given in _blocks.get() if given.applies_to(module)]
     return [given.entries for given in (*pending, *blocks)]
 
@@ -174,9 +177,8 @@ def _take_pending(module: nn.Module) -> list[_Given]:
     waiting = _pending.get()
     taken = [given for given in waiting if given.applies_to(module)]
     _pending.set(tuple(given for given in waiting if given not in taken and given.module() is not None))
+    taken = [given for given in taken if given.waiting is None or given.waiting.end()]
     for given in taken:
-        if given.waiting is not None:
-            given.waiting.end()
         around = given.module()
         _refuse_unread_anywhere(module if around is None else around, given.entries)
     return taken
@@ -206,6 +208,10 @@ def _scoped(module: nn.Module, entries: Mapping[str, Any], inputs: Inputs) -> di
     for key, value in entries.items():
         # What it reads itself comes first: to a backbone, `padding_mask` is that of its tokens, whatever is inside.
         scopes = sorted({read.scope for read in own if read.key == key}) or inputs.scopes_of(key)
+        if not scopes:
+            _refuse_crossing(
+                module, {read.scope: {key: value} for read in known_reads(module) if read.key == key}, inputs
+            )
         if len(scopes) != 1:
             trouble = f"it is read in several scopes, {', '.join(scopes)}; say which with context={{scope: {{...}}}}"
             raise TypeError(
@@ -217,17 +223,25 @@ def _scoped(module: nn.Module, entries: Mapping[str, Any], inputs: Inputs) -> di
 
 
 def _refuse_unread(module: nn.Module, entries: Entries, inputs: Inputs) -> None:
-    for scope, keys in entries.items():
-        for key in keys:
-            if f"{scope}.{key}" in inputs.all_reads or f"{scope}.{key}" in inputs.written:
-                continue
-            if any(read.identity == f"{scope}.{key}" for read in known_reads(module)):
-                raise ValueError(
-                    f"The context entry {scope}.{key} is read only inside a plain module, which cannot hand a "
-                    f"context on. Open a block instead: with model.context({scope}={{{key!r}: ...}}): model(x)"
-                )
-            what = _what_is_read(inputs.all_reads)
-            raise ValueError(f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {what}")
+    _refuse_crossing(module, entries, inputs)
+    for scope, key in _unread(entries, inputs):
+        what = _what_is_read(inputs.all_reads)
+        raise ValueError(f"Nothing in {type(module).__name__} reads the context entry {scope}.{key}. {what}")
+
+
+def _refuse_crossing(module: nn.Module, entries: Entries, inputs: Inputs) -> None:
+    """Refuses what would have to go through a plain module to reach those that read it."""
+    for scope, key in _unread(entries, inputs):
+        if any(read.identity == f"{scope}.{key}" for read in known_reads(module)):
+            raise ValueError(
+                f"The context entry {scope}.{key} is read only inside a plain module, which cannot hand a "
+                f"context on. Open a block instead: with model.context({scope}={{{key!r}: ...}}): model(x)"
+            )
+
+
+def _unread(entries: Entries, inputs: Inputs) -> list[tuple[str, str]]:
+    named = [(scope, key) for scope, keys in entries.items() for key in keys]
+    return [each for each in named if ".".join(each) not in inputs.all_reads and ".".join(each) not in inputs.written]
 
 
 def _refuse_unread_anywhere(module: nn.Module, entries: Entries) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from suture.layers.calls import enter_call
 from suture.layers.chain import Chain
@@ -58,12 +59,16 @@ class Mount(Chain):
         self.training = around.training
         self.node.path_around = path
         # A name that would hide a method here is not the one under which torch finds the layer.
-        self.__dict__["_inner"] = inner = f"{name}_layer" if hasattr(type(self), name) else name
+        hides = hasattr(type(self), name) or name in self.__dict__
+        self.__dict__["_inner"] = inner = f"{name}_layer" if hides else name
         self.node.hands_on_to = inner
         self._put(inner, layer)
         parameters = _parameters_of(layer)
         self.__dict__["_first"] = next(iter(parameters), None)
         self.writes = tuple(("call", parameter) for parameter in parameters)
+        # In eval mode nn.TransformerEncoderLayer computes with the weights of its layers and calls none of them, unless
+        # something in it has a hook.
+        self.register_forward_pre_hook(_be_called)
 
     @property
     def place(self) -> tuple[nn.Module | None, str]:
@@ -151,6 +156,11 @@ def mount(around: nn.Module, name: str, path: str = "") -> Mount:
             f"{'.'.join(filter(None, [path, name]))!r} is a {type(layer).__name__}, which is not called: "
             f"{type(around).__name__} goes through what is in it. Select that instead: '{name}.*'."
         )
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        raise EditError(
+            f"{'.'.join(filter(None, [path, name]))!r} is not called: {type(around).__name__} reads its weight. "
+            "Edit around the attention, or replace it by sl.SelfAttention, whose projections are called."
+        )
     with recording() as record:
         release(record, layer)
         mounted = Mount(around, name, path)
@@ -180,6 +190,10 @@ def caller_in(around: nn.Module, layer: nn.Module) -> Composite:
     if composite is None:
         raise LookupError(f"{type(layer).__name__} is not called at {names[0]!r} of this {type(around).__name__}.")
     return composite
+
+
+def _be_called(mounted: nn.Module, args: tuple[Any, ...]) -> None:
+    """Does nothing, as a hook."""
 
 
 def _put_under(record: Recording, around: nn.Module, name: str, layer: nn.Module) -> None:

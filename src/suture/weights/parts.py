@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from suture.layers.mount import logical_keys
-from suture.layers.node import node_of
+from suture.layers.node import children_of, node_of
 from suture.surgery.adapter import Adapter
 from suture.weights.checkpoint import CheckpointError
 from suture.weights.loading import fold
@@ -109,7 +109,7 @@ class _Adapted:
         around = self._model
         part = self._parts.get(id(around), BASE)
         for name in key.split(".")[:-1]:
-            module = around.get_submodule(name)
+            module = children_of(around)[name]
             if id(module) in self._parts:
                 # A layer of an adapter may be put in elsewhere, and one of the model may be called by an adapter.
                 is_own = id(around) in self._parts or (id(around), name) in self._given
