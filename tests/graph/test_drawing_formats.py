@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from suture import layers as sl
 from suture import select
@@ -189,3 +190,10 @@ def test_a_tree_that_does_not_know_its_inputs_needs_them() -> None:
 
 def test_a_backbone_knows_its_inputs() -> None:
     assert repr(plot(decoder(1))) == repr(plot(decoder(1), inputs=TOKENS))
+
+
+def test_a_graph_with_a_cache_is_drawn_with_it() -> None:
+    state, x = Input("state", shape=(None, 4)), Input("x", shape=(None, 4))
+    graph = Graph(inputs={"x": x, "state": state}, outputs=(x * 2, state + x))
+    cached = graph.with_cache(lambda batch, length: torch.zeros(batch, 4), inputs="state")
+    assert [box["name"] for box in data(plot(cached).html)["boxes"] if box["cache"]] == ["state", "output 1"]

@@ -131,3 +131,10 @@ def test_a_part_that_was_cut_out_is_drawn_from_its_own_inputs() -> None:
     picture = sketch(Graph(inputs=graph["0"].output, outputs=graph["1"].output, source=stack))
     assert labels(picture, "input_0", "up") == ["B×4"]
     assert [box.path for box in picture.boxes if box.name == "up"] == ["1.up"]
+
+
+def test_a_functional_cache_is_marked_where_it_goes_in_and_out() -> None:
+    state, x = Input("state", shape=(None, 4)), Input("x", shape=(None, 4))
+    graph = Graph(inputs={"x": x, "state": state}, outputs=(x * 2, state + x))
+    picture = sketch(graph, cache=("state", -1))
+    assert [(box.name, box.role) for box in picture.boxes if box.cache] == [("state", "input"), ("output 1", "output")]

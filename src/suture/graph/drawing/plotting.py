@@ -13,9 +13,11 @@ from suture.graph.drawing.comparing import compare
 from suture.graph.drawing.dot import dot
 from suture.graph.drawing.graphviz import render
 from suture.graph.drawing.page import frame, page
+from suture.graph.drawing.picture import Picture
 from suture.graph.drawing.repeats import fold_repeats
 from suture.graph.drawing.sketching import sketch
 from suture.graph.drawing.view import View, view
+from suture.graph.functional_cache import CachedGraph
 from suture.graph.tracing import as_graph
 
 _FORMATS = (".svg", ".png", ".html", ".dot")
@@ -91,7 +93,7 @@ def plot(
     one file that loads nothing. Pictures as `.svg` and `.png` are made by Graphviz.
 
     Args:
-        model: A graph, or a tree, which is traced.
+        model: A graph, with a cache or without, or a tree, which is traced.
         path: The file to write, by its ending .svg, .png, .html or .dot. None: none; a notebook shows the result.
         inputs: What a tree is called with, where it does not know: `Input`s, as of `trace`.
         compared_with: The graph or tree as it was before: what was added is drawn in green, what was removed in red.
@@ -111,9 +113,15 @@ def plot(
         >>> plot(model, inputs=Input("x", shape=(None, 4)))
         Plot(Residual: 6 boxes, 5 edges)
     """
-    picture = sketch(as_graph(model, inputs))
+    picture = _sketch(model, inputs)
     if compared_with is not None:
-        compare(picture, sketch(as_graph(compared_with, inputs)))
+        compare(picture, _sketch(compared_with, inputs))
     fold_repeats(picture)
     made = Plot(view(picture))
     return made if path is None else made.save(path)
+
+
+def _sketch(model: nn.Module, inputs: Any) -> Picture:
+    if isinstance(model, CachedGraph):
+        return sketch(model.graph, cache=(model.input, model.output))
+    return sketch(as_graph(model, inputs))

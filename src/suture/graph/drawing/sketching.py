@@ -33,8 +33,8 @@ _SIGNS = {
 }
 
 
-def sketch(graph: Graph) -> Picture:
-    """A picture of a graph.
+def sketch(graph: Graph, cache: tuple[str, str | int] | None = None) -> Picture:
+    """A picture of a graph; `cache` says which input and which output are a cache, where it has one as tensors.
 
     >>> from suture import layers as sl
     >>> from suture.graph.tracing import trace
@@ -42,11 +42,11 @@ def sketch(graph: Graph) -> Picture:
     >>> [(edge.source.name, edge.target.name) for edge in sketch(graph).edges]
     [('x', 'norm'), ('norm', 'up'), ('x', '+'), ('up', '+'), ('+', 'output')]
     """
-    return _Sketch(graph).picture
+    return _Sketch(graph, cache).picture
 
 
 class _Sketch:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, cache: tuple[str, str | int] | None) -> None:
         self.graph = graph
         self.flow = Flow(graph)
         self.dimensions = Dimensions(graph)
@@ -70,6 +70,8 @@ class _Sketch:
         for name, structure in outputs_of(graph).items():
             self._output(name, structure)
         self._caches()
+        if cache is not None:
+            self._mark_caches(*cache)
         self._name_tags()
         title = type(graph.root).__name__
         edges = [Edge(*ends, _joined(labels)) for ends, labels in self.edges.items()]
@@ -152,6 +154,13 @@ class _Sketch:
                 box = Box(key=f"cache {name}", name=name, caption="advanced in place", role="output", cache=True)
                 self._add(box, None)
                 self.tags[name].append((box, "", ""))
+
+    def _mark_caches(self, taken: str, given: str | int) -> None:
+        """Marks a cache that is tensors, which are taken and given."""
+        outputs = [box for box in self.root.inside if box.key.startswith(_RETURNED)]
+        self.boxes[taken].cache = True
+        for number, box in enumerate(outputs):
+            box.cache = box.name == given or (isinstance(given, int) and number == given % len(outputs))
 
     def _name_tags(self) -> None:
         taken = set(self.flow.inputs)

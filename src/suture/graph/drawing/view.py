@@ -27,19 +27,26 @@ class View:
 
     def takes(self, box: Box) -> list[Tag]:
         """The tags that a box takes; a closed one those that come from outside of it."""
-        below = list(box.below()) if box in self.closed else [box]
-        given = {tag.name for each in below for tag in each.gives}
-        tags = _merged([tag for each in below for tag in each.takes if tag.name not in given or len(below) == 1])
-        folded = any(around.role == "repeat" for around in box.around)
-        return [replace(tag, part="[…]") if tag.part and folded else tag for tag in tags]
+        below = self._below(box)
+        given = {tag.name for each in below for tag in each.gives} if len(below) > 1 else set[str]()
+        return self._tags(box, [tag for each in below for tag in each.takes if tag.name not in given])
 
     def gives(self, box: Box) -> list[Tag]:
         """The tags that a box gives; a closed one those that anything outside of it takes."""
-        below = list(box.below()) if box in self.closed else [box]
+        below = self._below(box)
         if len(below) == 1:
-            return list(box.gives)
+            return self._tags(box, box.gives)
         others = {tag.name for each in set(self.picture.boxes) - set(below) for tag in each.takes}
-        return _merged([tag for each in below for tag in each.gives if tag.name in others])
+        return self._tags(box, [tag for each in below for tag in each.gives if tag.name in others])
+
+    def _below(self, box: Box) -> list[Box]:
+        """What a box is drawn for."""
+        return list(box.below()) if box in self.closed else [box]
+
+    def _tags(self, box: Box, tags: list[Tag]) -> list[Tag]:
+        """Each once. In a folded repeat, they stand for other parts of a structure too."""
+        folded = any(around.role == "repeat" for around in box.around)
+        return [replace(tag, part="[…]") if tag.part and folded else tag for tag in _merged(tags)]
 
 
 def shown_inside(box: Box) -> list[Box]:

@@ -2,6 +2,7 @@
 // Where everything that is seen of a picture stands. dagre does most of it.
 const NAME = "600 12px system-ui, sans-serif", SMALL = "10px ui-monospace, monospace";
 const LINE = 14, TAG = 16, PADDING = 9, TITLE = 20;
+const MANY = 200;
 const ruler = document.createElement("canvas").getContext("2d");
 
 function width(text, font) {
@@ -42,7 +43,7 @@ function makeLayout({ boxes, isRepeat, foldedAround, inside, seenEdges, tagsOf }
   function layOut() {
     const edges = seenEdges();
     let made = tryLayout(edges, "r");
-    if (disorder(made.graph) > 0) {
+    if (made.contents.size < MANY && disorder(made.graph) > 0) {
       const mirrored = tryLayout(edges, "l");
       mirror(mirrored.graph);
       if (disorder(mirrored.graph) < disorder(made.graph)) made = mirrored;
