@@ -5,20 +5,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+import suture
 from suture import layers as sl
 from suture.graph import Graph, GraphError, Input, trace
 from suture.layers.context import Context
+from suture.layers.recording import EditError
+from tests.laws import trees
+from tests.laws.edits import plain_edit
 from tests.laws.snapshots import X, bits, entries_for
 from tests.laws.trees import WIDTH, Draw, tree
+
+for _kind in (trees.Mix, trees.Shift, trees.Plain, trees.Drop):
+    suture.register(_kind)
 
 EXAMPLES = settings(max_examples=40, deadline=None)
 
@@ -26,7 +37,7 @@ EXAMPLES = settings(max_examples=40, deadline=None)
 @given(data=st.data())
 @EXAMPLES
 def test_a_tree_its_graph_and_the_emitted_module_compute_the_same_bits(data: st.DataObject) -> None:
-    model = tree(data.draw)
+    model = edited_tree(data.draw)
     graph = graph_of(model)
     module = graph.to_fx()
     module.graph.lint()
@@ -78,7 +89,40 @@ def test_a_function_its_graph_and_the_emitted_module_compute_the_same_bits(data:
     assert meaning(module, module) == wanted
 
 
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("told")
+def test_a_graph_that_was_saved_computes_the_same_bits(data: st.DataObject) -> None:
+    model = edited_tree(data.draw)
+    graph = graph_of(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path, other = Path(folder, "graph.safetensors"), Path(folder, "other.safetensors")
+        graph.save(path)
+        read = Graph.load(path)
+        read.save(other)
+        assert path.read_bytes() == other.read_bytes()
+    context = entries_for(model)
+    assert meaning(lambda x: read(x, context=context), read) == meaning(lambda x: graph(x, context=context), graph)
+    assert list(read.state_dict()) == list(graph.state_dict())
+    assert read.code == graph.code
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves that have a description."""
+    described = (trees.Mix, trees.Shift, trees.Plain, trees.Drop, sl.Identity, lambda: sl.GetArg(0))
+    monkeypatch.setattr(trees, "LEAVES", (*described, lambda: sl.SetContext("side", "given")))
+
+
 # What is compared
+
+
+def edited_tree(draw: Draw) -> sl.Composite:
+    model = tree(draw)
+    for _ in range(draw(st.integers(0, 2))):
+        with contextlib.suppress(EditError):
+            plain_edit(model, draw)
+    return model
 
 
 def graph_of(model: sl.Composite) -> Graph:
