@@ -175,6 +175,27 @@ def test_it_computes_in_another_dtype_on_request_and_keeps_it_when_it_goes_in_ag
     torch.testing.assert_close(tree(X.bfloat16()), adapted, atol=0.1, rtol=0.05)
 
 
+@pytest.mark.parametrize("meanwhile", ["in", "merged", "out"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_tree_that_is_converted_converts_what_computes_in_another_dtype(dtype: torch.dtype, meanwhile: str) -> None:
+    tree = model().to(torch.bfloat16)
+    group = LoRA.on(tree, "query", rank=2, dtype=torch.float32)
+    train(group)
+    if meanwhile == "merged":
+        group.merge()
+    elif meanwhile == "out":
+        group.eject()
+    tree.to(dtype)
+    if meanwhile == "merged":
+        group.unmerge()
+    elif meanwhile == "out":
+        group.inject()
+    computes_in = {parameter.dtype for parameter in group.parameters()}
+    assert computes_in == {torch.float32 if meanwhile == "out" else dtype}
+    assert tree(X.to(dtype)).dtype == dtype
+    assert {lora.arguments["dtype"] for lora in group} == {str(each).removeprefix("torch.") for each in computes_in}
+
+
 def test_a_leaf_at_two_places_of_one_composite_is_adapted_at_both() -> None:
     linear = sl.Linear(4, 4)
     tree = sl.Chain(linear, sl.Tanh(), linear)
@@ -303,6 +324,18 @@ def test_gradients_under_the_checkpoint_composite_equal_those_without() -> None:
 def test_a_rank_that_makes_no_sense_is_refused(rank: Any) -> None:
     with pytest.raises(ValueError, match="rank of a LoRA is a whole number"):
         LoRA(sl.Linear(2, 2), rank=rank)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn, torch.complex64, "float32"])
+def test_a_dtype_that_nothing_can_be_trained_in_is_refused(dtype: Any) -> None:
+    with pytest.raises(ValueError, match="A LoRA computes in"):
+        LoRA(sl.Linear(2, 2), dtype=dtype)
+
+
+def test_a_dropout_that_is_no_probability_is_refused() -> None:
+    for dropout in (math.nan, -0.1, 1.1):
+        with pytest.raises(ValueError, match="probability"):
+            LoRA(sl.Linear(2, 2), dropout=dropout)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, "1", True])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
@@ -280,6 +280,17 @@ def test_on_injects_at_every_place_that_is_selected_and_tells_the_place_of_a_fai
         TwoPlaces.on(tree, "two", fails=True)
     assert "This was for the Chain at 'two'." in caught.value.__notes__
     assert facts(tree) == before
+
+
+def test_an_iterator_among_the_arguments_serves_every_place() -> None:
+    class Steps(sl.Chain, Adapter[nn.Module]):
+        def __init__(self, target: nn.Module, widths: Iterable[int]) -> None:
+            self.widths = list(widths)
+            with self.setup_adapter(target):
+                super().__init__(target)
+
+    adapters = Steps.on(model(), sl.Linear, widths=(width for width in (4, 8)))
+    assert [adapter.widths for adapter in adapters] == [[4, 8], [4, 8]]
 
 
 def test_on_says_when_nothing_is_selected() -> None:

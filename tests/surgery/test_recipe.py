@@ -158,6 +158,22 @@ def test_edits_rolled_back_are_not_told() -> None:
     assert recipe(model) == before
 
 
+@pytest.mark.parametrize("after", [{}, 3, {"slot": 3}, {"slot": "query", "number": "x"}])
+def test_a_place_that_is_none_is_named(after: Any) -> None:
+    model = bare()
+    before = repr(model)
+    told: dict[str, Any] = {
+        "do": "insert",
+        "at": "",
+        "after": after,
+        "as": None,
+        "layer": {"class": "ReLU", "arguments": {}},
+    }
+    with pytest.raises(RecipeError, match="Edit 1 of the recipe, insert ReLU"):
+        Recipe([told]).apply(model)
+    assert repr(model) == before
+
+
 def test_apply_can_be_undone() -> None:
     model, fresh = bare(), bare()
     LoRA.on(model, "query", rank=2)
@@ -242,6 +258,20 @@ def test_what_has_no_description_can_be_put_in_and_is_named_by_the_recipe(make: 
         recipe(model)
     edit.undo()
     assert recipe(model).edits == ()
+
+
+def test_an_attribute_that_was_set_since_is_told_as_it_is(tmp_path: Path) -> None:
+    model = bare().eval()
+    dropouts = Dropout.on(model, "query", p=0.1)
+    dropouts.p = 0.3
+    softer = sl.LeakyReLU(0.1)
+    softer.negative_slope = 0.2
+    select(model, "act").replace(softer)
+    softer.negative_slope = 0.5
+    model.append(sl.Concatenate(sl.Identity(), dim=0))
+    vars(model["Concatenate"])["dim"] = -1
+    fresh = again(model, tmp_path).eval()
+    assert torch.equal(fresh(X), model(X))
 
 
 def test_another_class_of_the_same_name_is_refused() -> None:

@@ -6,9 +6,9 @@ Shapes: I inputs and O outputs of a layer, R the rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import Self, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from suture.surgery.criteria import Criteria
 from suture.surgery.merging import MergeableAdapter, MergeableGroup
 from suture.surgery.selection import Selection, select
 from suture.surgery.survey import SelectionError
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What a LoRA can be trained in."""
 
 
 class LoRAArguments(TypedDict, total=False):
@@ -104,6 +107,10 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
     ) -> None:
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"The rank of a LoRA is a whole number, at least 1. Received: {rank!r}.")
+        if dropout != dropout:
+            raise ValueError("The dropout of a LoRA is a probability. Received: nan.")
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"A LoRA computes in {', '.join(map(str, DTYPES))}. Received: {dtype!r}.")
         ensure_supported(target)
         self.rank = rank
         self.alpha = float(rank if alpha is None else _finite("alpha", alpha))
@@ -122,7 +129,7 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
             )
         layers["scale"] = Scale(self.alpha / rank, cast("Tensor", target.weight).device)
         if dtype is not None:
-            layers = {"enter": sl.ToDtype(dtype), **layers, "leave": sl.ToDtype(dtype)}
+            layers = {"cast": sl.ToDtype(dtype), **layers, "cast_back": sl.ToDtype(dtype)}
         with self.setup_adapter(target):
             super().__init__(target, **{name: LowRank(layers)})
         self.adapter_name = name
@@ -167,8 +174,12 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
             # What goes in takes on the dtype of its place; these have one that was asked for.
             for parameter, values in weights:
                 parameter.data = values.to(parameter.device, self.dtype)
-            cast("sl.ToDtype", self.branch["leave"]).dtype = cast("Tensor", self.target.weight).dtype
+            self._settle_casts()
         return self
+
+    def unmerge(self) -> None:
+        super().unmerge()
+        self._settle_casts()
 
     def merged(self, layer: nn.Module) -> nn.Module:
         """A copy of `layer` with what this adds in its weight, summed in at least float32 and rounded once."""
@@ -224,6 +235,18 @@ class LoRA(sl.Sum, MergeableAdapter[nn.Module]):
     @property
     def _factor(self) -> Tensor:
         return cast("Scale", self.branch["scale"]).factor
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._settle_casts()
+        return self
+
+    def _settle_casts(self) -> None:
+        """Casts to what the weights are now: a tree that is converted as a whole converts them as well."""
+        if self.dtype is not None:
+            self.dtype = next(self.branch.parameters()).dtype
+            cast("sl.ToDtype", self.branch["cast"]).dtype = self.dtype
+            cast("sl.ToDtype", self.branch["cast_back"]).dtype = cast("Tensor", self.target.weight).dtype
 
     def _refuse_another_of_its_name(self) -> None:
         around = self.parent

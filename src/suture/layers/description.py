@@ -112,9 +112,43 @@ class Made:
             args, keywords = (), {key: value for key, value in keywords.items() if not isinstance(value, nn.Module)}
         self.args = tuple(_held(value, layer) for value in args)
         self.keywords = {key: _held(value, layer) for key, value in keywords.items()}
+        given = dict(zip(signature_of(type(layer)).parameters, args, strict=False)) | self.keywords
+        self.kept = {name: value for name, value in given.items() if _is_kept(layer, name, value)}
+        """The numbers and words that the layer has as attributes of the same names."""
         if node is not None:
             # What its constructor did is done again by it.
             node.history, node.edits = None, 0
+
+
+def _is_kept(layer: nn.Module, name: str, value: object) -> bool:
+    return type(value) in (bool, int, float, str) and _same(_attribute(layer, name), value)
+
+
+def _attribute(layer: nn.Module, name: str) -> object:
+    try:
+        return getattr(layer, name, None)
+    except Exception:  # a property of a layer that is not finished may raise anything
+        return None
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def changed_arguments(layer: nn.Module) -> dict[str, Any]:
+    """The arguments that a layer keeps as attributes and that were set anew since it was made, as they are now.
+
+    >>> from suture import layers as sl
+    >>> dropout = sl.Dropout(p=0.1)
+    >>> dropout.p = 0.5
+    >>> changed_arguments(dropout)
+    {'p': 0.5}
+    """
+    made: Made | None = layer.__dict__.get("_made")
+    now = {name: _attribute(layer, name) for name in made.kept} if made is not None else {}
+    return {
+        name: encoded(value) for name, value in now.items() if made is not None and not _same(value, made.kept[name])
+    }
 
 
 def _takes_any_children(kind: type[nn.Module]) -> bool:

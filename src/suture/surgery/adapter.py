@@ -88,11 +88,16 @@ class Adapter(Generic[T]):
         """
         from suture.surgery.group import AdapterGroup  # a group is made of adapters, and not the other way round
 
+        # What can be gone through once is gone through here, and not by the first adapter alone.
+        given = {
+            name: tuple(cast("Iterator[object]", value)) if isinstance(value, Iterator) else value
+            for name, value in arguments.items()
+        }
         adapters: list[Self] = []
         with recording():
             for match in cls.targets_in(model, *criteria):
                 try:
-                    adapter = cast("Any", cls)(match.layer, **arguments)
+                    adapter = cast("Any", cls)(match.layer, **given)
                     adapter.inject_at(*match.open(), match.path)
                 except Exception as error:
                     error.add_note(f"This was for the {type(match.layer).__name__} at {match.path!r}.")

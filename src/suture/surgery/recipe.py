@@ -149,7 +149,7 @@ def _summary(told: Mapping[str, Any]) -> str:
     match operation:
         case "insert":
             after: Any = told.get("after")
-            where = f" after {after['slot']}" if isinstance(after, dict) else " first"
+            where = f" after {after.get('slot')}" if isinstance(after, dict) else " first"
             return f"insert{inner}{where}" + (f" in {place}" if place else "")
         case "remove":
             return f"remove {place}"

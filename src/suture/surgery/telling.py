@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from suture.layers.composite import Composite
-from suture.layers.description import Described, Reference, Unknown
+from suture.layers.description import Described, Reference, Unknown, changed_arguments
 from suture.layers.history import Entry, History
 from suture.layers.mount import Mount
 from suture.layers.node import children_of, node_of
@@ -130,6 +130,8 @@ class _Telling:
             # One layer at several places of what was put in.
             return {"again": first.setdefault("id", sum("id" in told for told in self._seen.values()))}
         told: dict[str, Any] = self._content(described.content, entry)
+        if "arguments" in told:
+            told["arguments"] |= self._content(changed_arguments(layer), entry)
         self._seen[id(layer)] = told
         return told
 
