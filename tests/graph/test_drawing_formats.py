@@ -89,6 +89,10 @@ def test_captions_break_after_commas() -> None:
         "ScaledDotProductAttention(causal=True,",
         "scale=0.5)",
     ]
+    assert folded("Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))") == [
+        "Conv2d(3, 8, kernel_size=(3, 3),",
+        "stride=(1, 1))",
+    ]
     assert folded("") == []
 
 

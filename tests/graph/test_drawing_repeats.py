@@ -48,6 +48,12 @@ def test_blocks_in_turn_fold_as_turns() -> None:
     assert repeats(picture) == [("0..11", 4), ("0..1", 2), ("3..4", 2), ("6..7", 2), ("9..10", 2)]
 
 
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_turns_are_found_wherever_they_begin(before: int) -> None:
+    others = [sl.Linear(4, 4), sl.ReLU(), sl.Tanh()][:before]
+    assert repeats(folded(chain(*others, *blocks(8, 6, 8, 6)))) == [(f"{before}..{before + 3}", 2)]
+
+
 def test_what_is_put_after_every_block_is_in_the_turn() -> None:
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         result = layer(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from suture.graph.drawing.picture import Box, Edge, Status, Tag
@@ -12,6 +13,8 @@ _FILL = {"same": "#ffffff", "added": "#dafbe1", "removed": "#ffebe9"}
 _FRAMES = ("#f6f8fa", "#eef1f4", "#e6eaee")
 _ENDS, _CACHE, _WEIGHTS, _QUIET, _TAG = "#ddf4ff", "#fff1c2", "#eef0ff", "#6e7781", "#8250df"
 _CHANGED = "#bf8700"
+_BREAK = re.compile(r", (?!\d+(?:, \d+)*\))")
+"""Not inside of sizes, such as (1, 1)."""
 _ROOM = 34
 """How long a line of a caption may be."""
 
@@ -36,16 +39,15 @@ def _lines(view: View) -> Iterator[str]:
 
 
 def _ends(view: View, names: dict[Box, str]) -> Iterator[str]:
-    """Has inputs and outputs that no edge holds stand above and beside the others."""
+    """Has inputs that no edge holds stand above the others, and all outputs at the end."""
     held = {box for edge in view.edges for box in (edge.source, edge.target)}
-    ends = [box for box in view.picture.root.inside if box.role in ("input", "output")]
-    first = next((box for box in ends if box.role == "input" and box in held), None)
-    last = next((box for box in ends if box.role == "output" and box in held), None)
-    for box in ends:
-        if box not in held and box.role == "input" and first is not None:
+    inputs = [box for box in view.picture.root.inside if box.role == "input"]
+    outputs = [names[box] for box in view.picture.root.inside if box.role == "output"]
+    first = next((box for box in inputs if box in held), None)
+    for box in inputs:
+        if box not in held and first is not None:
             yield f"  {names[box]} -> {names[first]} [style=invis];"
-        elif box not in held and last is not None:
-            yield f"  {{ rank=same; {names[last]}; {names[box]}; }}"
+    yield f"  {{ rank=sink; {'; '.join(outputs)}; }}"
 
 
 def _box(box: Box, view: View, names: dict[Box, str], indent: str) -> Iterator[str]:
@@ -134,7 +136,7 @@ def _small(text: str) -> str:
 def folded(text: str) -> list[str]:
     """A caption in lines that are not too long, broken after commas."""
     lines: list[str] = []
-    for part in text.split(", ") if text else ():
+    for part in _BREAK.split(text) if text else ():
         if lines and len(lines[-1]) + len(part) + 2 <= _ROOM:
             lines[-1] += f", {part}"
         else:

@@ -129,7 +129,7 @@ def _with_repeats(elements: list[_Element], length: int, around: Box) -> list[_E
     start = 0
     while start < len(elements):
         turns = _turns(elements[start:], length)
-        covered = elements[start : start + max(turns * length, 1)]
+        covered = elements[start : start + (turns * length if turns > 1 else 1)]
         if turns > 1:
             shape = ("repeat", turns, tuple(element.shape for element in covered[:length]))
             repeat = _repeat([element.box for element in covered], turns, around)

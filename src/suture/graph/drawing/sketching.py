@@ -98,12 +98,17 @@ class _Sketch:
     def _output(self, name: str, structure: Any) -> None:
         box = Box(key=f"{_RETURNED}{name}", name=name, caption=self._told(structure), role="output")
         self._add(box, None)
-        for part, value in parts_of(structure):
-            self._connect(box, "", value, None, part)
+        values = dict(parts_of(structure))
+        # All parts in one way.
+        inside = any(self.flow.by_context(value, None) for value in values.values())
+        for part, value in values.items():
+            self._connect(box, "", value, None, part, tagged=inside)
 
-    def _connect(self, box: Box, keyword: str, value: Value, at: Scope | None, place: str = "") -> None:
+    def _connect(
+        self, box: Box, keyword: str, value: Value, at: Scope | None, place: str = "", tagged: bool = False
+    ) -> None:
         source, part = self.flow.source(value)
-        if self.flow.by_context(value, at):
+        if tagged or self.flow.by_context(value, at):
             takes = (box, keyword, place or part)
             if takes not in self.tags.setdefault(source, []):
                 self.tags[source].append(takes)
@@ -179,7 +184,9 @@ class _Sketch:
         if not isinstance(name, str):
             keywords = {keyword for _, keyword, _ in takers if keyword}
             candidates = [each for keyword in keywords for each in (keyword, f"{origin.name}.{keyword}")]
-            candidates = [*(candidates if len(keywords) == 1 else ()), origin.name]
+            # Of a layer that is made of a function, that says more than the name of its class.
+            own_name = origin.said if origin.said.isidentifier() else origin.name
+            candidates = [*(candidates if len(keywords) == 1 else ()), own_name]
             name = _free(candidates, taken)
         origin.gives.append(Tag(name))
         for box, _, part in takers:

@@ -13,7 +13,7 @@ function width(text, font) {
 function makeLayout({ boxes, isRepeat, foldedAround, inside, seenEdges, tagsOf }) {
   function linesOf(caption) {
     const lines = [];
-    for (const part of caption ? caption.split(", ") : []) {
+    for (const part of caption ? caption.split(/, (?!\d+(?:, \d+)*\))/) : []) {
       const last = lines.length - 1;
       if (last >= 0 && lines[last].length + part.length < 34) lines[last] += ", " + part;
       else { if (last >= 0) lines[last] += ","; lines.push(part); }
@@ -77,6 +77,12 @@ function makeLayout({ boxes, isRepeat, foldedAround, inside, seenEdges, tagsOf }
         labeloffset: 4, weight: 3,
       }, String(number));
     });
+    // Outputs stand at the end, also those that are there early.
+    const toOutputs = edges.filter((edge) => boxes[edge.to].role === "output");
+    const last = Math.max(...toOutputs.map((edge) => edge.from));
+    for (const { from, to } of toOutputs) {
+      if (from !== last) graph.setEdge(String(last), String(to), { weight: 0 }, "guide");
+    }
     const apart = takeApart(graph, edges);
     dagre.layout(graph);
     return { graph, contents, apart };
