@@ -12,6 +12,11 @@ from torch import nn
 _numbers = itertools.count()
 
 
+def next_number() -> int:
+    """The place in the order of recording of what is recorded now."""
+    return next(_numbers)
+
+
 @dataclass(eq=False, kw_only=True)
 class Item:
     """Something that was called with symbolic values, and what it gave."""
@@ -24,7 +29,7 @@ class Item:
     root: nn.Module | None = None
     """The outermost composite or graph whose call this belongs to; None where a layer was called by itself."""
     parent: Scope | None
-    number: int = field(default_factory=lambda: next(_numbers))
+    number: int = field(default_factory=next_number)
     """The order of recording, over all graphs: what depends on another has a higher number."""
     output: Any = None
     """What it gave, as those that called it see it: a symbolic value, or a structure of such."""

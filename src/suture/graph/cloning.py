@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from suture.graph.calls import Call, Item
 from suture.graph.graph import Graph
-from suture.graph.rewiring import Again
+from suture.graph.rewiring import Again, settled
 from suture.graph.running import Running
 from suture.layers.composite import Composite
 from suture.layers.frames import standing_in
@@ -32,8 +32,13 @@ def clone(model: nn.Module, replace: Replacement | Mapping[nn.Module, nn.Module]
 
     Returns:
         A graph for a graph. For a tree a tree, a deep copy; with `replace`, edited.
+
+    Raises `ValueError` for a layer in the dictionary that is not one of the model, or is a composite.
     """
     chosen = _as_function(replace)
+    model = settled(model) if isinstance(model, Graph) else model
+    if isinstance(replace, Mapping):
+        _refuse_unknown(model, cast("Mapping[nn.Module, nn.Module]", replace))
     if not isinstance(model, Graph):
         return _cloned_tree(model, chosen)
     given = {value: value for value in model.flat_inputs.values()}
@@ -46,6 +51,17 @@ def _as_function(replace: Replacement | Mapping[nn.Module, nn.Module] | None) ->
         found = cast("Mapping[nn.Module, nn.Module]", replace)
         return lambda layer: found.get(layer)
     return (lambda layer: None) if replace is None else replace
+
+
+def _refuse_unknown(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
+    layers = model.layers.values() if isinstance(model, Graph) else model.modules()
+    known = {id(layer) for layer in layers if not isinstance(layer, Composite)}
+    for layer in replaced:
+        if id(layer) not in known:
+            raise ValueError(
+                f"clone(model, replace={{...}}) replaces layers of the model that are one step of it. Received, to be "
+                f"replaced, another {type(layer).__name__}: {layer!r:.80}."
+            )
 
 
 def _cloned_tree(model: nn.Module, replace: Replacement) -> nn.Module:

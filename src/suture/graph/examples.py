@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
+
+from suture.layers.node import node_of
 
 Dimension = int | str | None
 """The size of a dimension; or its name, where equal names are equal sizes; or None, where equal positions are."""
@@ -61,12 +64,33 @@ def fake_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, device: torch
         return torch.empty(shape, dtype=dtype, device=device)
 
 
+def fake_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor without values that lies in memory like another."""
+    with _lock, fake_mode():
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
 def run_on_examples(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What `target` gives for fakes. Nothing is computed, and no parameter is touched."""
-    with _lock, fake_mode(), torch.no_grad():
+    """What `target` gives for fakes. Nothing is computed, and nothing of a layer is touched."""
+    with _lock, fake_mode() as mode, torch.no_grad():
         if isinstance(target, nn.Module):
-            return nn.Module.__call__(target, *args, **kwargs)
+            return nn.Module.__call__(_stand_in(target, mode), *args, **kwargs)
         return target(*args, **kwargs)
+
+
+def _stand_in(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """A module with the parameters of another, which keeps for itself what it sets or writes while it runs."""
+    if node_of(module) is not None:
+        return module
+    state: dict[str, Any] = vars(module)
+    own = [*state["_parameters"].values(), *state["_buffers"].values()]
+    if any(map(is_lazy, own)):
+        raise TypeError(f"{type(module).__name__} does not know its shapes before its first call. Call it once.")
+    standing: nn.Module = object.__new__(type(module))
+    buffers = {name: None if buffer is None else mode.from_tensor(buffer) for name, buffer in state["_buffers"].items()}
+    children = {name: None if child is None else _stand_in(child, mode) for name, child in state["_modules"].items()}
+    vars(standing).update(state | {"_buffers": buffers, "_modules": children})
+    return standing
 
 
 def look_alike(one: Any, other: Any) -> bool:

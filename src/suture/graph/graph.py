@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from suture.graph.binding import Parameters
 from suture.graph.calls import Call, Item
@@ -21,6 +22,7 @@ from suture.graph.handles import Handle
 from suture.graph.intercepted import Intercepted
 from suture.graph.naming import Edits, Names, own, own_tensor, tensor_name, tensors_in
 from suture.graph.recording import Recorded
+from suture.graph.records import Rows, Shared
 from suture.graph.rewiring import Again
 from suture.graph.running import Running
 from suture.graph.values import Value, values_in
@@ -81,14 +83,7 @@ class Graph(Forms, Recorded):
         self._edits = Edits()
         self._program: Program | None = None
         self._tensor_paths: dict[int, str] = {}
-        self._takes = Parameters(inputs)
-        self._outputs = outputs
-        self.contents = Contents(self.flat_inputs.values(), outputs)
-        self._takes.add(self.contents.left_out)
-        """The calls and scopes that it is made of."""
-        self._names = Names(self._items_called(), source)
-        self.source = (source,)
-        """The tree or graph whose paths it keeps, in a tuple: it is no part of this one."""
+        self._follow(inputs, outputs, source)
         self.reads: dict[str, Read] = {}
         """Which inputs are entries of the context."""
         self.init_cache: Callable[[int, int], Any] | None = None
@@ -96,6 +91,17 @@ class Graph(Forms, Recorded):
         self._own_tensors()
         if source is not None:
             self.training = source.training
+
+    def _follow(self, inputs: Any, outputs: Any, source: nn.Module | None) -> None:
+        """Finds what leads from the inputs to the outputs."""
+        self._takes = Parameters(inputs)
+        self._outputs = outputs
+        self.contents = Contents(self.flat_inputs.values(), outputs)
+        """The calls and scopes that it is made of."""
+        self._takes.add(self.contents.left_out)
+        self._names = Names(self._items_called(), source)
+        self.source = (source,)
+        """The tree or graph whose paths it keeps, in a tuple: it is no part of this one."""
 
     # What it is made of
 
@@ -128,6 +134,11 @@ class Graph(Forms, Recorded):
     def layers(self) -> dict[str, nn.Module]:
         """The layers that are steps of the graph, by path, as they stand there now."""
         return {name: self.get_submodule(name) for name in self._names.layers()}
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all that is called, composites included."""
+        return [self.name_of(item) for item in self._items_called()]
 
     @property
     def root(self) -> nn.Module:
@@ -300,10 +311,43 @@ class Graph(Forms, Recorded):
         """The path of a tensor that functions are called with; None for any other."""
         return self._tensor_paths.get(id(tensor))
 
+    def present(self, structure: Any) -> Any:
+        """Arguments with the tensors of the graph as they are now, where they were moved or loaded since."""
+        if not self._tensor_paths:
+            return structure
+        return pytree.tree_map_only(Tensor, self._present, structure)
+
+    def _present(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self._tensor_paths:
+            return tensor
+        holder, name = self.holder_of(tensor)
+        return getattr(holder, name)
+
     def holder_of(self, tensor: Tensor) -> tuple[nn.Module, str]:
         """The module that owns a tensor of the graph, and its name there."""
         around, _, name = self._tensor_paths[id(tensor)].rpartition(".")
         return self.get_submodule(around), name
+
+    # Copying
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_anew = ("_takes", "_outputs", "contents", "_names", "source", "compiled")
+        state = {name: value for name, value in vars(self).items() if name not in made_anew}
+        tensors = {id(tensor): tensor for call in self.contents.needed for tensor in tensors_in(call.arguments)}
+        return state | {
+            "recorded": Rows((self.inputs, self.outputs)),
+            "shared": Shared((self.source[0], self.init_cache)),
+            "_program": None,
+            "_tensor_paths": [(tensors[key], path) for key, path in self._tensor_paths.items()],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rows, shared = state.pop("recorded"), state.pop("shared")
+        super().__setstate__(state)
+        source, self.init_cache = shared.what
+        self._tensor_paths = {id(tensor): path for tensor, path in state["_tensor_paths"]}
+        inputs, outputs = rows.restored()
+        self._follow(inputs, outputs, source)
 
     def extra_repr(self) -> str:
         return f"inputs: {', '.join(self._takes.by_name)}; {len(self.contents.needed)} calls"

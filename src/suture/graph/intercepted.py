@@ -12,6 +12,7 @@ from suture.graph.calls import Call, Scope
 from suture.graph.running import Handler, Running
 from suture.layers.context import Context
 from suture.layers.intercepting import CallFunctions
+from suture.layers.mount import Mount
 from suture.layers.symbolic import inner_call
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Intercepted(Handler):
         if not isinstance(call.target, nn.Module):
             return call.target(*args, **kwargs)
         layer = self.graph.get_submodule(self.graph.name_of(call))
+        if isinstance(layer, Mount):
+            return layer(*args, **kwargs)
         run = inner_call(layer)
         place = GraphPlace(self.graph, self.graph.name_of(call))
         return self.functions.hand_on(layer, args, kwargs, lambda args, kwargs: run(*args, **kwargs), place)

@@ -23,6 +23,10 @@ class Edits:
         """Has `heard` called with the path and the layer, after every edit."""
         self._heard.append(heard)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Who hears of one graph does not of its copy.
+        return {"_heard": []}
+
     def made(self, path: str, layer: nn.Module | None) -> None:
         """Says that `layer` stands at `path` now."""
         if layer is not None:

@@ -12,10 +12,10 @@ from torch import nn
 from suture.graph.calls import Call, Scope
 from suture.graph.examples import look_alike, run_on_examples
 from suture.graph.values import Value, alias, as_parts, describe, examples_of, values_in
-from suture.layers.calls import enter_call
 from suture.layers.composite import Composite
 from suture.layers.context import Context, Interceptor
 from suture.layers.frames import Frame, call_module, current_frame, standing_in
+from suture.layers.mount import Mount
 from suture.layers.node import Slot
 
 
@@ -59,8 +59,13 @@ def record_layer(
     earlier: Call | None = None,
 ) -> Any:
     """Calls a layer; without a `root` it is one of its own, if it holds others."""
+    if isinstance(layer, Mount):
+        # Nothing but the place of layers, which are called in its stead and keep their paths without it.
+        args, context = layer.enter(args, kwargs)
+        context.interceptor = Recorder(layer, path.rpartition(".")[0], layer if root is None else root)
+        return call_module(layer, *args, context=context)
     if isinstance(layer, Composite):
-        context = enter_call(layer, kwargs.pop("context", None), kwargs)
+        args, context = layer.enter(args, kwargs)
         context.interceptor = Recorder(layer, path, layer if root is None else root)
         return record_composite(layer, args, context, layer if root is None else root, path)
     if isinstance(layer, Recorded):
@@ -168,6 +173,8 @@ class Recorder(Interceptor):
                 return ".".join(filter(None, [self.path, slot.name]))
             names.append(home.node.name)
             home = owner
+        if isinstance(self.tree, Mount):
+            names[-1] = self.tree.logical_name(names[-1])
         return ".".join(filter(None, [self.path, *reversed(names)]))
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from suture.graph.calls import Call, Item, Scope
-from suture.graph.recording import record_call, record_layer, record_scope
+from suture.graph.recording import Recorded, record_call, record_layer, record_scope
 from suture.graph.running import Handler, Running
 from suture.graph.values import Value
+from suture.layers.composite import Composite
 from suture.layers.context import Context
 from suture.layers.frames import CallFunction, standing_in
 from suture.layers.symbolic import seeing_plain_calls
@@ -55,6 +56,7 @@ class Rewire(Again):
         super().__init__(graph)
         self.call_function = call_function
         self.paths = {id(layer): name for name, layer in graph.layers.items()}
+        self.taken = set(graph.paths)
         self.new: list[nn.Module] = []
 
     def call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -84,8 +86,17 @@ class Rewire(Again):
         """The path of a layer that is called beside the one at `path`: its own, or a new one that it keeps."""
         if id(layer) not in self.paths:
             self.new.append(layer)
-            self.paths[id(layer)] = f"{path}+{type(layer).__name__}"
+            self.paths[id(layer)] = self._unused(f"{path}+{type(layer).__name__}")
         return self.paths[id(layer)]
+
+    def _unused(self, wanted: str) -> str:
+        # What has a name keeps it, also where a new layer is called before it.
+        number, name = 1, wanted
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.taken.add(name)
+        return name
 
 
 class _Frame:
@@ -121,8 +132,17 @@ def replay(graph: Graph, inputs: Any, call: CallFunction | None = None) -> Any:
     Returns:
         Symbolic values in the structure of the graph's outputs, to make another `Graph` of.
     """
+    graph = graph if call is None else settled(graph)
     given = dict(zip(graph.flat_inputs.values(), graph.bind_symbolic(inputs), strict=True))
     return _go_through(graph, given, Again(graph) if call is None else Rewire(graph, call))
+
+
+def settled(graph: Graph) -> Graph:
+    """A graph in which the layers inside of what edits put in are steps like all others."""
+    if not any(isinstance(layer, Composite | Recorded) for layer in graph.layers.values()):
+        return graph
+    given = {value: value for value in graph.flat_inputs.values()}
+    return graph.like(_go_through(graph, given, Again(graph)))
 
 
 def _go_through(graph: Graph, given: Mapping[Value, Any], handler: Handler) -> Any:
@@ -168,6 +188,6 @@ def rewire(model: nn.Module, call: CallFunction, inputs: Any = None) -> Graph:
     """
     from suture.graph.tracing import as_graph
 
-    graph = as_graph(model, inputs)
+    graph = settled(as_graph(model, inputs))
     given = {value: value for value in graph.flat_inputs.values()}
     return graph.like(_go_through(graph, given, Rewire(graph, call)))

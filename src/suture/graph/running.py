@@ -89,7 +89,7 @@ class Running:
                 self._go_through(item.items)
 
     def _call(self, call: Call) -> None:
-        args, kwargs = self.map(call.arguments)
+        args, kwargs = self.map(self.graph.present(call.arguments))
         is_part = call.target is operator.getitem and isinstance(args[0], tuple | list | dict)
         self.known[-1][call.whole] = args[0][args[1]] if is_part else self.handler.call(call, args, kwargs)
 

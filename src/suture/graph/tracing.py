@@ -11,7 +11,7 @@ from suture.graph.graph import Graph
 from suture.graph.input import Input
 from suture.graph.values import Value, values_in
 from suture.layers.composite import Composite
-from suture.layers.context import Entries, Read
+from suture.layers.context import Context, Entries, Read, as_read, sources
 from suture.layers.frames import standing_in
 from suture.layers.symbolic import seeing_plain_calls
 
@@ -33,10 +33,11 @@ def trace(
             not be told.
         context: What entries are: `{"scope": {"key": Input(...)}}`, or a value that is the same in every call.
         written: Entries (scope, key) that the tree writes, to be returned as well: the outputs are then the result and
-            a dictionary of them by key.
+            a dictionary of them by key; with the scope in front, `<scope>_<key>`, where two have one key.
 
     Raises:
         TypeError: no input is given, or an entry is missing that has no default; the message names it.
+        ValueError: the tree does not write an entry of `written`.
 
     Example:
         >>> from suture import layers as sl
@@ -53,9 +54,14 @@ def trace(
             "A graph is traced from symbolic inputs: trace(model, Input('x', shape=(None, 64))). Received none."
         )
     entries, reads = _entries(model, dict(context or {}), named) if isinstance(model, Composite) else ({}, {})
-    keywords = {"context": entries} if entries else {}
+    _refuse_unwritten(model, written)
+    # A context of our own can be read afterwards.
+    running = Context(entries)
+    keywords = {"context": running} if entries or written else {}
     with standing_in(None), seeing_plain_calls():
         outputs = model(*inputs, **keywords)
+    if written:
+        outputs = (outputs, {name: running.get(*entry) for name, entry in _named(written).items()})
     source = model if isinstance(model, nn.Module) else None
     given = {**_parameters(inputs), **{name: entries[read.scope][read.key] for name, read in reads.items()}}
     graph = Graph(inputs=given, outputs=outputs, source=source)
@@ -92,10 +98,30 @@ def _parameters(inputs: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
+def _refuse_unwritten(model: object, written: tuple[tuple[str, str], ...]) -> None:
+    known = model.context_outputs if isinstance(model, Composite) else ()
+    for scope, key in written:
+        if (scope, key) not in known:
+            writes = ", ".join(".".join(entry) for entry in known) or "nothing"
+            raise ValueError(
+                f"{type(model).__name__} does not write the context entry {scope}.{key}. It writes: {writes}."
+            )
+
+
+def _named(written: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+    keys = [key for _, key in written]
+    return {key if keys.count(key) == 1 else f"{scope}_{key}": (scope, key) for scope, key in written}
+
+
 def _entries(
     model: Composite, context: dict[str, Any], taken: Mapping[str, Value]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Read]]:
-    """What every entry is that the tree reads, and which of them are inputs, by the name of the input."""
+    """What every entry is that the tree reads, and which of them are inputs, by the name of the input.
+
+    An input has the name by which the tree takes the entry as a keyword: its key, where that says which one is meant.
+    """
+    own = {source.identity for read in model.reads.values() for source in sources(as_read(read))}
+    keys = [read.key for read in model.context_inputs]
     entries = {scope: dict(cast("Mapping[str, Any]", keys)) for scope, keys in context.items()}
     reads: dict[str, Read] = {}
     missing: list[Read] = []
@@ -105,7 +131,8 @@ def _entries(
             if read.required:
                 missing.append(read)
                 continue
-            name = read.key if read.key not in taken and read.key not in reads else f"{read.scope}_{read.key}"
+            is_plain = read.key not in taken and (read.identity in own or keys.count(read.key) == 1)
+            name = read.key if is_plain else f"{read.scope}_{read.key}"
             given[read.key] = Input(name, optional=True, default=read.default)
         if isinstance(entry := given[read.key], Input):
             reads[entry.name] = read

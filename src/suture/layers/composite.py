@@ -145,6 +145,11 @@ class Composite(Navigation, nn.Module):
             return running.interceptor.call_outermost(self, args, running)
         return super().__call__(*args, context=running)
 
+    def enter(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[tuple[Any, ...], Context]:
+        """What a call from outside, with these arguments, gives to `forward`."""
+        entries = dict(keywords)
+        return args, enter_call(self, entries.pop("context", None), entries)
+
     def call_slot(self, slot: Slot, args: tuple[Any, ...], context: Context) -> Any:
         """Calls the layer in a slot; an exception leaves with a note that says where it happened."""
         try:

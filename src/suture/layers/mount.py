@@ -16,7 +16,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from suture.layers.calls import enter_call
 from suture.layers.chain import Chain
-from suture.layers.context import HANDED_ON
+from suture.layers.context import HANDED_ON, Context
 from suture.layers.node import children_of, node_of
 from suture.layers.ownership import release
 from suture.layers.recording import EditError, Recording, recording
@@ -95,9 +95,13 @@ class Mount(Chain):
         return self.place[1] + name.removeprefix(self.__dict__["_inner"])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        args, context = self.enter(args, keywords)
+        return nn.Module.__call__(self, *args, context=context)
+
+    def enter(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[tuple[Any, ...], Context]:
         context = enter_call(self, None, {})
         first: str | None = self.__dict__["_first"]
-        if not args and first in keywords:
+        if not args and first is not None and first in keywords:
             keywords = dict(keywords)
             args = (keywords.pop(first),)
         for (scope, name), value in zip(self.writes[1:], args[1:], strict=False):
@@ -105,7 +109,7 @@ class Mount(Chain):
         for name, value in keywords.items():
             context.set("call", name, value)
         context.set(HANDED_ON.scope, HANDED_ON.key, (args[1:], keywords))
-        return nn.Module.__call__(self, *args[:1], context=context)
+        return args[:1], context
 
     def __getattr__(self, name: str) -> Any:
         try:
