@@ -20,7 +20,7 @@ from suture.graph.forms import Forms
 from suture.graph.functional_cache import CachedGraph
 from suture.graph.handles import Handle
 from suture.graph.intercepted import Intercepted
-from suture.graph.naming import Edits, Names, own, own_tensor, tensor_name, tensors_in
+from suture.graph.naming import Edits, Names, own, own_tensor, tell_composites, tensor_name, tensors_in
 from suture.graph.recording import Recorded
 from suture.graph.records import Rows, Shared
 from suture.graph.rewiring import Again
@@ -88,6 +88,7 @@ class Graph(Forms, Recorded):
         """Which inputs are entries of the context."""
         self.init_cache: Callable[[int, int], Any] | None = None
         own(self, self._names.layers(), self._edits)
+        tell_composites(self, self._names.composites())
         self._own_tensors()
         if source is not None:
             self.training = source.training
@@ -350,4 +351,9 @@ class Graph(Forms, Recorded):
         self._follow(inputs, outputs, source)
 
     def extra_repr(self) -> str:
-        return f"inputs: {', '.join(self._takes.by_name)}; {len(self.contents.needed)} calls"
+        return f"{', '.join(self._takes.by_name)}; {len(self.contents.needed)} calls"
+
+    def __repr__(self) -> str:
+        from suture.layers.printing import tree  # printing is not needed to run a graph
+
+        return tree(self)

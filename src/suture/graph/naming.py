@@ -40,6 +40,11 @@ class Namespace(Holder):
     def __init__(self, path: str, edits: Edits) -> None:
         super().__init__(path)
         self.__dict__["_edits"] = edits
+        self.composite = ""
+        """The class of the composite whose layers these are."""
+
+    def extra_repr(self) -> str:
+        return self.composite
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
         """Puts a layer here, and tells the graph."""
@@ -66,6 +71,10 @@ class Names:
     def of(self, item: Item) -> str:
         """The name of the layer that is called."""
         return self._of[item]
+
+    def composites(self) -> dict[str, str]:
+        """The classes of the composites that are called, by their names."""
+        return {name: item.name for item, name in self._of.items() if not isinstance(item, Call)}
 
     def layers(self) -> dict[str, nn.Module]:
         """Every layer that is called as one step, by its name."""
@@ -97,6 +106,13 @@ def own(root: nn.Module, layers: dict[str, nn.Module], edits: Edits) -> None:
     for path, layer in layers.items():
         around, _, name = path.rpartition(".")
         _namespace(root, around, edits).register_module(name, layer)
+
+
+def tell_composites(root: nn.Module, classes: dict[str, str]) -> None:
+    """Has the namespaces below `root` say whose layers they hold."""
+    for name, module in cast("Iterable[tuple[str, nn.Module]]", root.named_modules()):
+        if isinstance(module, Namespace):
+            module.composite = classes.get(name, "")
 
 
 def own_tensor(root: nn.Module, path: str, tensor: Tensor, edits: Edits) -> None:
