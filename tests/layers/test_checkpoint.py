@@ -191,6 +191,29 @@ class TestContext:
         x = torch.randn(2, 4)
         assert_equal(gradients(model, lambda: model(x)), gradients(plain, lambda: plain(x)))
 
+    @pytest.mark.parametrize("default", [{}, {"default": 1.0}])
+    def test_a_tree_in_a_plain_module_finds_the_blocks_that_were_open(self, default: dict[str, Any]) -> None:
+        class Gated(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.gate = sl.Product(sl.Linear(2, 2), sl.UseContext("side", "gate", **default))
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.gate(x)
+
+        gated = Gated()
+        plain, checkpointed = sl.Chain(gated), sl.Chain(sl.Checkpoint(gated))
+        for given in [{"side": {"gate": 3.0}}, {}] if default else [{"side": {"gate": 3.0}}]:
+            found: list[list[Tensor | None]] = []
+            for model in (plain, checkpointed):
+                model.zero_grad()
+                with model.context(given):
+                    y = model(torch.ones(1, 2))
+                with model.context(side={"gate": 5.0}):
+                    y.sum().backward()
+                found.append([parameter.grad for parameter in model.parameters()])
+            assert_equal(found[1], found[0])
+
     def test_what_it_overwrites_itself_is_there_again(self) -> None:
         model = sl.Checkpoint(
             sl.Product(sl.Linear(4, 4), sl.UseContext("side", "scale")), sl.SetContext("side", "scale"), sl.SiLU()

@@ -6,12 +6,13 @@ once, when the outermost composite is called; below it the context is an argumen
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +20,9 @@ from torch import nn
 from suture.layers.context import Context, Declaration, Entries, Read, as_read, sources
 from suture.layers.inputs import Inputs, inputs_of, known_reads
 from suture.layers.intercepting import interceptor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Waiting:
@@ -119,6 +123,23 @@ def open_block(module: nn.Module, /, *scopes: Entries, **named: Mapping[str, Any
     given = _Given(module, entries)
     with _opened((*_blocks.get(), given), {given}):
         yield
+
+
+def in_open_blocks(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, to which the blocks that are open now are open whenever and in whatever thread it is called."""
+    if torch.compiler.is_compiling():
+        return function
+    blocks = _blocks.get()
+
+    @functools.wraps(function)
+    def inside(*args: P.args, **keywords: P.kwargs) -> R:
+        before = _blocks.set(blocks)
+        try:
+            return function(*args, **keywords)
+        finally:
+            _blocks.reset(before)
+
+    return inside
 
 
 def set_pending(module: nn.Module, entries: Entries) -> None:

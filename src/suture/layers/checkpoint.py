@@ -8,6 +8,7 @@ import torch
 import torch.utils.checkpoint
 
 from suture.layers.cache import Cache
+from suture.layers.calls import in_open_blocks
 from suture.layers.chain import Chain
 from suture.layers.context import Context
 
@@ -20,8 +21,8 @@ class Checkpoint(Chain):
     reach its weights where no input requires one, as on a frozen base; and it may stand in another one.
 
     The layers inside run with a copy of the context. What they write, and what they derive, later layers see as if
-    there were no `Checkpoint`. The second computation begins with the context as it was at the first, whatever was
-    written since, and what it writes is dropped. While gradients are off, as in generation, it is a plain chain.
+    there were no `Checkpoint`. The second computation begins with the context and the open blocks as they were at the
+    first, whatever was written, opened or closed since, and what it writes is dropped. While gradients are off, as in generation, it is a plain chain.
 
     Raises:
         ValueError: a cache is given and gradients are on: the second computation would extend the cache once more.
@@ -41,7 +42,8 @@ class Checkpoint(Chain):
         if not torch.is_grad_enabled():
             return super().forward(*args, context=context)
         self._refuse_cache(context)
-        chain, before = super().forward, context.fork()
+        # A tree inside a plain module finds its context in the blocks alone.
+        chain, before = in_open_blocks(super().forward), context.fork()
 
         def segment(*args: Any) -> tuple[Any, Context]:
             running = before.fork()
