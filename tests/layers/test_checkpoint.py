@@ -191,7 +191,7 @@ class TestContext:
         x = torch.randn(2, 4)
         assert_equal(gradients(model, lambda: model(x)), gradients(plain, lambda: plain(x)))
 
-    @pytest.mark.parametrize("default", [{}, {"default": 1.0}])
+    @pytest.mark.parametrize("default", [{}, {"default": torch.ones(1)}])
     def test_a_tree_in_a_plain_module_finds_the_blocks_that_were_open(self, default: dict[str, Any]) -> None:
         class Gated(nn.Module):
             def __init__(self) -> None:
@@ -203,13 +203,14 @@ class TestContext:
 
         gated = Gated()
         plain, checkpointed = sl.Chain(gated), sl.Chain(sl.Checkpoint(gated))
-        for given in [{"side": {"gate": 3.0}}, {}] if default else [{"side": {"gate": 3.0}}]:
+        entries: dict[str, Any] = {"side": {"gate": torch.full((1,), 3.0)}}
+        for given in [entries, {}] if default else [entries]:
             found: list[list[Tensor | None]] = []
             for model in (plain, checkpointed):
                 model.zero_grad()
                 with model.context(given):
                     y = model(torch.ones(1, 2))
-                with model.context(side={"gate": 5.0}):
+                with model.context(side={"gate": torch.full((1,), 5.0)}):
                     y.sum().backward()
                 found.append([parameter.grad for parameter in model.parameters()])
             assert_equal(found[1], found[0])

@@ -22,7 +22,8 @@ class Checkpoint(Chain):
 
     The layers inside run with a copy of the context. What they write, and what they derive, later layers see as if
     there were no `Checkpoint`. The second computation begins with the context and the open blocks as they were at the
-    first, whatever was written, opened or closed since, and what it writes is dropped. While gradients are off, as in generation, it is a plain chain.
+    first, whatever was written, opened or closed since, and what it writes is dropped. While gradients are off, as in
+    generation, it is a plain chain.
 
     Raises:
         ValueError: a cache is given and gradients are on: the second computation would extend the cache once more.
