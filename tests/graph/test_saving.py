@@ -167,6 +167,24 @@ def test_registered_functions_are_steps(tmp_path: Path) -> None:
     assert torch.equal(read(X), X / 4)
 
 
+@register("tests.Nested")
+class Nested(nn.Module):
+    """A layer that gives structures in structures."""
+
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        return x, (2 * x, {"more": [x + 1, ()]})
+
+
+def test_structures_in_what_a_layer_gives(tmp_path: Path) -> None:
+    graph = trace(sl.Chain(sl.Chain(Nested())), Input("x", shape=(None, 4)))
+    for model in (graph, again(graph, tmp_path)):
+        one, (two, more) = model(X)
+        assert torch.equal(one, X)
+        assert torch.equal(two, 2 * X)
+        assert torch.equal(more["more"][0], X + 1)
+        assert more["more"][1] == ()
+
+
 def test_a_part_that_was_cut_out(tmp_path: Path) -> None:
     tree = small_tree().eval()
     whole = trace(tree, Input("x", shape=(None, 4)))

@@ -132,13 +132,18 @@ def graph_of(model: sl.Composite) -> Graph:
             model(X)
     except Exception:
         assume(False)
-    x = Input("x", shape=(None, WIDTH))
     try:
-        return trace(model, x)
+        graph = trace(model, Input("x", shape=(None, WIDTH)))
     except GraphError:
         # Some trees give nothing, or nothing that hangs from what they were given.
         assume(False)
         raise
+    called = sum(isinstance(call.target, trees.Drop) for call in graph.calls)
+    if called != sum(isinstance(place.layer, trees.Drop) for place in model.places()):
+        # A graph does not call what nothing hangs from, and then others draw other random numbers.
+        model.eval()
+        graph.eval()
+    return graph
 
 
 def by_name(graph: Graph, context: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils import _pytree as pytree
 
 from suture.layers.symbolic import Symbolic
@@ -196,15 +199,24 @@ def values_in(structure: Any) -> list[Value]:
     return found
 
 
+_NO_STRUCTURES = frozenset((NoneType, int, float, bool, str, Tensor, Parameter, torch.dtype))
+
+
 def map_values(function: Callable[[Value], Any], structure: Any) -> Any:
     """The structure with the result of `function` for every symbolic value; slices are looked into as well."""
-
-    def mapped(leaf: Any) -> Any:
-        if isinstance(leaf, Value):
-            return function(leaf)
-        return slice(*map(mapped, bounds_of(leaf))) if isinstance(leaf, slice) else leaf
-
-    return pytree.tree_map(mapped, structure)
+    # No function that knows itself: what it holds would live until the garbage is collected.
+    if isinstance(structure, Value):
+        return function(structure)
+    kind: Any = type(structure)
+    if kind is tuple or kind is list:
+        return kind([map_values(function, each) for each in structure])
+    if kind is dict:
+        return {key: map_values(function, each) for key, each in structure.items()}
+    if kind is slice:
+        return slice(*map_values(function, bounds_of(structure)))
+    if kind in _NO_STRUCTURES or pytree.tree_is_leaf(structure):
+        return structure
+    return pytree.tree_map(partial(map_values, function), structure)
 
 
 def bounds_of(index: Any) -> tuple[Any, Any, Any]:
@@ -224,15 +236,16 @@ def examples_of(structure: Any) -> Any:
 
 def as_parts(value: Value) -> Any:
     """A value that stands for a tuple, list or dictionary as a structure of values; any other as it is."""
+    # A part that is a structure itself comes as one.
     example = value.example
     if isinstance(example, tuple):
-        parts = [as_parts(value[number]) for number in range(len(cast("tuple[Any, ...]", example)))]
+        parts = [value[number] for number in range(len(cast("tuple[Any, ...]", example)))]
         kind: Any = type(cast("object", example))
         if kind is tuple or kind is torch.Size:
             return tuple(parts)
         return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
     if isinstance(example, list):
-        return [as_parts(value[number]) for number in range(len(cast("list[Any]", example)))]
+        return [value[number] for number in range(len(cast("list[Any]", example)))]
     if isinstance(example, dict):
-        return {key: as_parts(value[key]) for key in cast("dict[Any, Any]", example)}
+        return {key: value[key] for key in cast("dict[Any, Any]", example)}
     return value
