@@ -184,6 +184,18 @@ def test_a_compiled_model_follows_its_edits(way: str) -> None:
 
 
 @EVERY_WAY
+def test_contexts_do_not_break_what_is_compiled(way: str) -> None:
+    """Case 45."""
+    tree = small_tree()
+    wanted = [tree(X, context={"side": {"shift": torch.full((4,), value)}}) for value in (1.0, 2.0, 3.0)]
+    counter = CompileCounter()
+    model = WAYS[way](tree, counter)
+    for value, result in zip((1.0, 2.0, 3.0), wanted, strict=True):
+        assert torch.equal(model(X, context={"side": {"shift": torch.full((4,), value)}}), result)
+    assert counter.frame_count == 1
+
+
+@EVERY_WAY
 def test_a_layer_put_in_by_a_selection_is_called(way: str) -> None:
     tree = small_tree()
     model = WAYS[way](tree, CompileCounter())
