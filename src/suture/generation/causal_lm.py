@@ -25,7 +25,7 @@ from suture.generation.sampling import Greedy, Sampler, ensure_sampler, random_n
 from suture.generation.stopping import Reply, StopConditions
 from suture.generation.text import Tokenizer, as_tokenizer
 from suture.layers import Chain, Composite, Lambda, one_call
-from suture.layers.inputs import TakesContext
+from suture.layers.symbolic import TakesContext
 from suture.models import Description
 from suture.weights.checkpoint import CheckpointError
 from suture.weights.vocabulary import SpecialIds, Vocabulary

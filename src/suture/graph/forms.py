@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from suture.graph.compiling import compiled
 from suture.graph.exporting import export, write_onnx
 from suture.graph.fx import to_fx
-from suture.layers.inputs import TakesContext
+from suture.layers.symbolic import TakesContext
 
 if TYPE_CHECKING:
     from suture.graph.graph import Graph

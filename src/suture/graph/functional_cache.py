@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from suture.layers.context import Read
-from suture.layers.inputs import TakesContext
+from suture.layers.symbolic import TakesContext
 
 if TYPE_CHECKING:
     from suture.graph.graph import Graph

@@ -13,7 +13,7 @@ from suture.graph.running import Handler, Running
 from suture.graph.values import Value
 from suture.layers.composite import Composite
 from suture.layers.context import Context
-from suture.layers.frames import CallFunction, standing_in
+from suture.layers.frames import CallFunction, refuse_other_context, standing_in
 from suture.layers.symbolic import seeing_plain_calls
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class Rewire(Again):
         context = Context(running.known_entries(scope))
         context.in_call = True
 
-        def again(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+        def again(args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            refuse_other_context(self.layer_of(scope), context, keywords)
             return Again.scope(self, scope, args, run, running)
 
         return self._hand_on(scope, args, {"context": context}, again)

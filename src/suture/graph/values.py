@@ -207,7 +207,7 @@ def map_values(function: Callable[[Value], Any], structure: Any) -> Any:
     # No function that knows itself: what it holds would live until the garbage is collected.
     if isinstance(structure, Value):
         return function(structure)
-    kind: Any = type(structure)
+    kind: Any = type(cast("object", structure))
     if kind is tuple or kind is list:
         return kind([map_values(function, each) for each in structure])
     if kind is dict:

@@ -35,6 +35,17 @@ class Frame(Protocol):
         ...
 
 
+def refuse_other_context(layer: nn.Module, given: Any, keywords: dict[str, Any]) -> None:
+    """Refuses another context than `given` where a call function calls a composite, which has that of its place."""
+    others = [name for name, value in keywords.items() if value is not None and value is not given]
+    if others:
+        raise TypeError(
+            f"{type(layer).__name__} was called with {others[0]}=... of its own in a call function. A composite has "
+            f"the context of its place: pass on the keywords that the call function received, or none. What a single "
+            f"layer reads from the context are its keywords, which may be others."
+        )
+
+
 _frame: ContextVar[Frame | None] = ContextVar("frame", default=None)
 _lock = threading.Lock()
 

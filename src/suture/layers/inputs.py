@@ -10,7 +10,7 @@ from torch import nn
 
 from suture.layers.context import Read, as_read, sources
 from suture.layers.node import node_of
-from suture.layers.symbolic import SymbolicCall
+from suture.layers.symbolic import TakesContext
 
 
 class Inputs:
@@ -28,10 +28,6 @@ class Inputs:
 
     def scopes_of(self, key: str) -> list[str]:
         return sorted({read.scope for read in self.all_reads.values() if read.key == key})
-
-
-class TakesContext(SymbolicCall):
-    """A layer that is no composite, and takes a context as one does when it is called from outside of a tree."""
 
 
 def inputs_of(root: nn.Module) -> Inputs:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from suture.layers.context import Context, Interceptor
-from suture.layers.frames import CallFunction, call_module, current_frame, standing_in
+from suture.layers.frames import CallFunction, call_module, current_frame, refuse_other_context, standing_in
 from suture.layers.symbolic import inner_call, seeing_plain_calls
 
 if TYPE_CHECKING:
@@ -21,13 +21,30 @@ if TYPE_CHECKING:
 
 
 class _Open(threading.local):
-    """How many blocks are open in this thread: context variables cannot be read in compiled code, this can."""
+    """How many blocks were opened in this thread: context variables cannot be read in compiled code, this can."""
 
-    blocks = 0
+    def __init__(self) -> None:
+        self.counts = {"blocks": 0}
 
 
 _open = _Open()
-_functions: ContextVar[tuple[CallFunction, ...]] = ContextVar("call functions", default=())
+
+
+class _Block:
+    """A call function, as long as its block is open."""
+
+    def __init__(self, call: CallFunction) -> None:
+        self.call: CallFunction | None = call
+        self._counts = _open.counts
+        self._counts["blocks"] += 1
+
+    def end(self) -> None:
+        # Also for tasks that began in it, and when a generator with the block in it is closed by another thread.
+        self.call = None
+        self._counts["blocks"] -= 1
+
+
+_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("blocks with call functions", default=())
 
 
 @contextmanager
@@ -54,14 +71,15 @@ def intercept(call: CallFunction) -> Generator[None]:
     """
     if not callable(call):
         raise TypeError(f"intercept() takes a call function, call(layer, *args, **kwargs). Received: {call!r:.60}.")
-    token = _functions.set((*_functions.get(), call))
-    _open.blocks += 1
+    block = _Block(call)
+    _blocks.set((*_blocks.get(), block))
     try:
         with seeing_plain_calls():
             yield
     finally:
-        _open.blocks -= 1
-        _functions.reset(token)
+        block.end()
+        # Not what was there before: a block inside a generator may end before one that was opened after it.
+        _blocks.set(tuple(each for each in _blocks.get() if each is not block))
 
 
 def interceptor() -> CallFunctions | None:
@@ -70,21 +88,21 @@ def interceptor() -> CallFunctions | None:
     Raises `RuntimeError` where a compiled function is traced in a block.
     """
     if torch.compiler.is_compiling():
-        if _open.blocks > 0:
+        if _open.counts["blocks"] > 0:
             raise RuntimeError(
                 "A call function stands in for layer calls, which a compiled function cannot see. Call the model as it "
                 "was before it was compiled, or make a graph of it and rewire that: suture.rewire(model, call)."
             )
         return None
-    functions = _functions.get()
-    return CallFunctions(functions) if functions else None
+    blocks = tuple(block for block in _blocks.get() if block.call is not None)
+    return CallFunctions(blocks) if blocks else None
 
 
 class CallFunctions(Interceptor):
     """Hands every layer call to call functions, each inside the one before."""
 
-    def __init__(self, functions: tuple[CallFunction, ...]) -> None:
-        self.functions = functions
+    def __init__(self, blocks: tuple[_Block, ...]) -> None:
+        self.blocks = blocks
 
     def call_outermost(self, composite: Composite, args: tuple[Any, ...], context: Context) -> Any:
         return self.call_composite(composite, args, context, composite)
@@ -126,21 +144,24 @@ class CallFunctions(Interceptor):
             place: Where it is called: a slot of a tree, the root of one, or what another model says.
             level: How many call functions were asked already.
         """
-        if level == len(self.functions):
-            with _calling(self.functions, None):
+        call = None
+        while level < len(self.blocks) and (call := self.blocks[level].call) is None:
+            level += 1
+        if call is None:
+            with _calling(self.blocks, None):
                 return run(args, kwargs)
         with _calling((), _Frame(self, layer, kwargs, run, place, level + 1)):
-            return self.functions[level](layer, *args, **kwargs)
+            return call(layer, *args, **kwargs)
 
 
 @contextmanager
-def _calling(functions: tuple[CallFunction, ...], frame: _Frame | None) -> Generator[None]:
-    token = _functions.set(functions)
+def _calling(blocks: tuple[_Block, ...], frame: _Frame | None) -> Generator[None]:
+    token = _blocks.set(blocks)
     try:
         with standing_in(frame):
             yield
     finally:
-        _functions.reset(token)
+        _blocks.reset(token)
 
 
 def current_place() -> object:
@@ -173,5 +194,7 @@ class _Frame:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A composite gets the context of its place, whatever became of the keyword.
-        kwargs = self.kwargs if "context" in self.kwargs else kwargs
+        if "context" in self.kwargs:
+            refuse_other_context(self.layer, self.kwargs["context"], kwargs)
+            kwargs = self.kwargs
         return self.handler.hand_on(self.layer, args, kwargs, self.run, self.place, self.level)

@@ -31,6 +31,10 @@ class SymbolicCall(nn.Module):
         return call_module(self, *args, **kwargs) if value is None else value.call(self, args, kwargs)
 
 
+class TakesContext(SymbolicCall):
+    """A layer that is no composite, and takes a context as one does when it is called from outside of a tree."""
+
+
 def _seen_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return SymbolicCall.__call__(module, *args, **kwargs)  # pyright: ignore[reportArgumentType]
 
@@ -60,6 +64,6 @@ def step(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 def inner_call(layer: nn.Module) -> Callable[..., Any]:
     """What a tree calls for one of its leaves: past what is there for calls from outside."""
-    own = type(layer).__call__
+    own: Any = TakesContext.__call__ if isinstance(layer, TakesContext) else type(layer).__call__
     known = (call_module, SymbolicCall.__call__, _seen_call)
     return partial(call_module, layer) if own in known else layer.__call__
