@@ -6,16 +6,11 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
-from suture.graph.calls import Call, Item
 from suture.graph.graph import Graph
-from suture.graph.rewiring import Again, settled
-from suture.graph.running import Running
+from suture.graph.rewiring import again, settled
 from suture.layers.composite import Composite
-from suture.layers.frames import standing_in
-from suture.layers.symbolic import seeing_plain_calls
 from suture.surgery.selection import select
 from suture.surgery.survey import Match
 
@@ -41,9 +36,20 @@ def clone(model: nn.Module, replace: Replacement | Mapping[nn.Module, nn.Module]
         _refuse_unknown(model, cast("Mapping[nn.Module, nn.Module]", replace))
     if not isinstance(model, Graph):
         return _cloned_tree(model, chosen)
-    given = {value: value for value in model.flat_inputs.values()}
-    with standing_in(None), seeing_plain_calls():
-        return model.like(Running(model, given, _Clone(model, chosen)).outputs())
+    copied = copy.deepcopy(model)
+    for path, new in _replacements(model.layers, chosen).items():
+        around, _, name = path.rpartition(".")
+        copied.get_submodule(around).register_module(name, new)
+    # With the inputs that the model has, which belong to whoever made them.
+    given = dict(zip(copied.flat_inputs.values(), model.flat_inputs.values(), strict=True))
+    return copied.like(again(copied, given), model.inputs)
+
+
+def _replacements(layers: Mapping[str, nn.Module], replace: Replacement) -> dict[str, nn.Module]:
+    """What stands at paths in the copy; each layer is asked about once, however often it is there."""
+    each = {id(layer): layer for layer in layers.values()}
+    new = {key: replacement for key, layer in each.items() if (replacement := replace(layer)) is not None}
+    return {path: new[id(layer)] for path, layer in layers.items() if id(layer) in new}
 
 
 def _as_function(replace: Replacement | Mapping[nn.Module, nn.Module] | None) -> Replacement:
@@ -79,28 +85,3 @@ def _cloned_tree(model: nn.Module, replace: Replacement) -> nn.Module:
     if replacements:
         select(copied, is_replaced).replace(lambda layer: replacements[id(layer)])
     return copied
-
-
-class _Clone(Again):
-    """Calls a copy of every layer, made once, or what replaces it."""
-
-    def __init__(self, graph: Graph, replace: Replacement) -> None:
-        super().__init__(graph)
-        self.replace = replace
-        self.copies: dict[int, nn.Module] = {}
-        self.memo: dict[int, Any] = {}
-
-    def layer_of(self, item: Item) -> nn.Module:
-        layer = super().layer_of(item)
-        if not isinstance(item, Call):
-            return layer
-        if id(layer) not in self.copies:
-            new = self.replace(layer)
-            # One memo, so that layers that share a tensor share one in the copy.
-            self.copies[id(layer)] = copy.deepcopy(layer, self.memo) if new is None else new
-        return self.copies[id(layer)]
-
-    def call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not call.is_layer:
-            args, kwargs = pytree.tree_map_only(Tensor, lambda each: copy.deepcopy(each, self.memo), (args, kwargs))
-        return super().call(call, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -83,13 +84,13 @@ class Graph(Forms, Recorded):
         self._edits = Edits()
         self._program: Program | None = None
         self._tensor_paths: dict[int, str] = {}
-        self._follow(inputs, outputs, source)
+        self._follow(inputs, outputs, source.root if isinstance(source, Graph) else source)
         self.reads: dict[str, Read] = {}
         """Which inputs are entries of the context."""
         self.init_cache: Callable[[int, int], Any] | None = None
         own(self, self._names.layers(), self._edits)
         tell_composites(self, self._names.composites())
-        self._own_tensors()
+        self._own_tensors(source.constants if isinstance(source, Graph) else {})
         if source is not None:
             self.training = source.training
 
@@ -146,9 +147,9 @@ class Graph(Forms, Recorded):
         """Whose paths the paths of its layers are."""
         return self if self.source[0] is None else self.source[0]
 
-    def like(self, outputs: Any) -> Graph:
-        """A graph with the inputs of this one and other outputs, made by a replay."""
-        other = Graph(inputs=self.inputs, outputs=outputs, source=self.root)
+    def like(self, outputs: Any, inputs: Any = None) -> Graph:
+        """A graph with other outputs, made by a replay, and the inputs of this one or others in their structure."""
+        other = Graph(inputs=self.inputs if inputs is None else inputs, outputs=outputs, source=self)
         other.reads, other.init_cache = dict(self.reads), self.init_cache
         other.training = self.training
         return other
@@ -299,14 +300,25 @@ class Graph(Forms, Recorded):
         found.update(dict.fromkeys(self.contents.whole))
         return sorted((item for item in found if item.is_layer), key=lambda item: item.number)
 
-    def _own_tensors(self) -> None:
-        """Owns the tensors that functions are called with: a composite's own, and those of code around."""
+    def _own_tensors(self, constants: Mapping[str, Tensor]) -> None:
+        """Owns the tensors that functions are called with: a composite's own, and those of code around.
+
+        Those of `constants` keep their paths.
+        """
+        known = {id(tensor): path for path, tensor in constants.items()}
+        unused = (name for number in itertools.count() if (name := f"constant_{number}") not in constants)
         for call in self.contents.needed:
             for tensor in tensors_in(call.arguments):
                 if id(tensor) not in self._tensor_paths:
-                    path = tensor_name(tensor, call, self._names) or f"constant_{len(self._tensor_paths)}"
+                    path = known.get(id(tensor)) or tensor_name(tensor, call, self._names) or next(unused)
                     self._tensor_paths[id(tensor)] = path
                     own_tensor(self, path, tensor, self._edits)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The tensors that functions are called with, by path, as they are now."""
+        state = dict((*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False)))
+        return {path: state[path] for path in self._tensor_paths.values()}
 
     def path_of(self, tensor: Tensor) -> str | None:
         """The path of a tensor that functions are called with; None for any other."""

@@ -30,6 +30,11 @@ class RecordingFrame(Frame, Protocol):
 class Recorded(ABC):
     """A layer that is a scope when it is called with symbolic values: it says itself what is recorded inside."""
 
+    @property
+    @abstractmethod
+    def root(self) -> nn.Module:
+        """Whose paths the paths of what it calls are."""
+
     @abstractmethod
     def inside(self, args: tuple[Any, ...], kwargs: dict[str, Any], root: nn.Module, path: str) -> Any:
         """Records the calls inside, at paths that begin with `path`, and gives the result."""
@@ -69,7 +74,7 @@ def record_layer(
         context.interceptor = Recorder(layer, path, layer if root is None else root)
         return record_composite(layer, args, context, layer if root is None else root, path)
     if isinstance(layer, Recorded):
-        around = layer if root is None else root
+        around = layer.root if root is None else root
         return record_scope(
             layer, args, kwargs, around, path, {}, lambda inner: layer.inside(inner, kwargs, around, path)
         )

@@ -142,8 +142,12 @@ def settled(graph: Graph) -> Graph:
     """A graph in which the layers inside of what edits put in are steps like all others."""
     if not any(isinstance(layer, Composite | Recorded) for layer in graph.layers.values()):
         return graph
-    given = {value: value for value in graph.flat_inputs.values()}
-    return graph.like(_go_through(graph, given, Again(graph)))
+    return graph.like(again(graph, {value: value for value in graph.flat_inputs.values()}))
+
+
+def again(graph: Graph, given: Mapping[Value, Any]) -> Any:
+    """The outputs of a graph with everything in it recorded anew, as it stands now."""
+    return _go_through(graph, given, Again(graph))
 
 
 def _go_through(graph: Graph, given: Mapping[Value, Any], handler: Handler) -> Any:

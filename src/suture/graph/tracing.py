@@ -11,8 +11,9 @@ from suture.graph.graph import Graph
 from suture.graph.input import Input
 from suture.graph.values import Value, values_in
 from suture.layers.composite import Composite
-from suture.layers.context import Context, Entries, Read, as_read, sources
+from suture.layers.context import REQUIRED, Context, Entries, Read, as_read, sources
 from suture.layers.frames import standing_in
+from suture.layers.inputs import inputs_of
 from suture.layers.symbolic import seeing_plain_calls
 
 
@@ -53,7 +54,7 @@ def trace(
         raise TypeError(
             "A graph is traced from symbolic inputs: trace(model, Input('x', shape=(None, 64))). Received none."
         )
-    entries, reads = _entries(model, dict(context or {}), named) if isinstance(model, Composite) else ({}, {})
+    entries, reads = _entries(model, dict(context or {}), named) if isinstance(model, Composite | Graph) else ({}, {})
     _refuse_unwritten(model, written)
     # A context of our own can be read afterwards.
     running = Context(entries)
@@ -113,27 +114,35 @@ def _named(written: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
     return {key if keys.count(key) == 1 else f"{scope}_{key}": (scope, key) for scope, key in written}
 
 
-def _entries(
-    model: Composite, context: dict[str, Any], taken: Mapping[str, Value]
-) -> tuple[dict[str, dict[str, Any]], dict[str, Read]]:
-    """What every entry is that the tree reads, and which of them are inputs, by the name of the input.
-
-    An input has the name by which the tree takes the entry as a keyword: its key, where that says which one is meant.
-    """
+def _named_reads(model: Composite | Graph) -> list[tuple[str, Read]]:
+    """What a model reads, by the name by which it takes it as a keyword, where that says which entry is meant."""
+    if isinstance(model, Graph):
+        return list(model.reads.items())
     own = {source.identity for read in model.reads.values() for source in sources(as_read(read))}
     keys = [read.key for read in model.context_inputs]
+    return [
+        (read.key if read.identity in own or keys.count(read.key) == 1 else f"{read.scope}_{read.key}", read)
+        for read in model.context_inputs
+    ]
+
+
+def _entries(
+    model: Composite | Graph, context: dict[str, Any], taken: Mapping[str, Value]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Read]]:
+    """What every entry is that the tree reads, and which of them are inputs, by the name of the input."""
+    initial = inputs_of(model).initial
     entries = {scope: dict(cast("Mapping[str, Any]", keys)) for scope, keys in context.items()}
     reads: dict[str, Read] = {}
     missing: list[Read] = []
-    for read in model.context_inputs:
+    for name, read in _named_reads(model):
         given = entries.setdefault(read.scope, {})
         if read.key not in given:
-            if read.required:
+            default = initial.get(read.scope, {}).get(read.key, read.default)
+            if default is REQUIRED:
                 missing.append(read)
                 continue
-            is_plain = read.key not in taken and (read.identity in own or keys.count(read.key) == 1)
-            name = read.key if is_plain else f"{read.scope}_{read.key}"
-            given[read.key] = Input(name, optional=True, default=read.default)
+            name = name if name not in taken else f"{read.scope}_{read.key}"
+            given[read.key] = Input(name, optional=True, default=default)
         if isinstance(entry := given[read.key], Input):
             reads[entry.name] = read
     if missing:

@@ -209,7 +209,8 @@ def map_values(function: Callable[[Value], Any], structure: Any) -> Any:
         return function(structure)
     kind: Any = type(cast("object", structure))
     if kind is tuple or kind is list:
-        return kind([map_values(function, each) for each in structure])
+        each: list[Any] = [map_values(function, part) for part in structure]
+        return each if kind is list else tuple(each)
     if kind is dict:
         return {key: map_values(function, each) for key, each in structure.items()}
     if kind is slice:
