@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
-from suture import EditError, SelectionError, select
+from suture import Edit, EditError, SelectionError, select
 from suture import layers as sl
 from suture.adapters import LoRA
 from tests.adapters.trained import facts, train
@@ -274,14 +275,31 @@ def test_the_copy_of_a_merged_tree_stays_merged() -> None:
     assert torch.equal(tree(X), model()(X))
 
 
-def test_an_edited_branch_cannot_be_merged() -> None:
+CHANGES: dict[str, Callable[[sl.Stack], Edit]] = {
+    "into the branch": lambda tree: select(tree, "up").insert_before(sl.Tanh()),
+    "out of the branch": lambda tree: select(tree, "scale").remove(),
+    "beside the target": lambda tree: select(tree, "0.query").insert_after(sl.Identity()),
+    "beside the branch": lambda tree: select(tree, "lora").insert_after(sl.Identity()),
+    "around the branch": lambda tree: select(tree, "lora").wrap(lambda branch: sl.Chain(branch, sl.Tanh())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_was_edited_cannot_be_merged_and_can_be_taken_out(change: Callable[[sl.Stack], Edit]) -> None:
     tree = model()
+    before, bare = repr(tree), tree(X)
     group = LoRA.on(tree, "0.query", rank=2)
-    edit = select(tree, "up").insert_before(sl.Tanh())
-    with pytest.raises(EditError, match="branch was edited"):
+    train(group)
+    edit = change(tree)
+    edited = tree(X)
+    with pytest.raises(EditError, match="it was edited since"):
         group.merge()
+    assert torch.equal(tree(X), edited)
     edit.undo()
     group.merge()
+    group.eject()
+    assert repr(tree) == before
+    assert torch.equal(tree(X), bare)
 
 
 @pytest.mark.parametrize("where", ["reentrant", "not reentrant"])

@@ -124,6 +124,24 @@ def test_edits_of_plain_modules_are_made_again(tmp_path: Path) -> None:
     assert torch.equal(fresh(X), model(X))
 
 
+def test_edits_of_a_tree_in_a_plain_module_come_before_and_after_those_of_its_place(tmp_path: Path) -> None:
+    model = nn.Sequential(bare()).eval()
+    select(model, "act").remove()
+    select(model, "0").insert_after(sl.LayerNorm(4))
+    select(model, "query").wrap(lambda linear: sl.Sum(linear, sl.Linear(4, 4)))
+    fresh = again(model, tmp_path, nn.Sequential(bare()).eval())
+    assert torch.equal(fresh(X), model(X))
+
+
+def test_edits_of_a_place_in_a_plain_module_go_on_when_its_layer_is_out(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval()
+    select(model, "0").insert_before(lambda layer: sl.Linear(4, 4))
+    select(model, ".0").remove()
+    select(model, "0+Linear").insert_after(sl.ReLU())
+    fresh = again(model, tmp_path, nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval())
+    assert torch.equal(fresh(X), model(X))
+
+
 def test_an_edit_that_nobody_can_undo_any_more_is_still_told_and_holds_nothing_alive() -> None:
     model = bare()
     removed = weakref.ref(model["query"])
@@ -270,6 +288,7 @@ def test_an_attribute_that_was_set_since_is_told_as_it_is(tmp_path: Path) -> Non
     softer.negative_slope = 0.5
     model.append(sl.Concatenate(sl.Identity(), dim=0))
     vars(model["Concatenate"])["dim"] = -1
+    select(model, "drop").replace(sl.Tanh())  # what the adapter asks for its p
     fresh = again(model, tmp_path).eval()
     assert torch.equal(fresh(X), model(X))
 

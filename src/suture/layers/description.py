@@ -121,7 +121,8 @@ class Made:
 
 
 def _is_kept(layer: nn.Module, name: str, value: object) -> bool:
-    return type(value) in (bool, int, float, str) and _same(_attribute(layer, name), value)
+    attribute = _attribute(layer, name) if type(value) in (bool, int, float, str) else None
+    return type(attribute) is type(value) and attribute == value
 
 
 def _attribute(layer: nn.Module, name: str) -> object:
@@ -129,10 +130,6 @@ def _attribute(layer: nn.Module, name: str) -> object:
         return getattr(layer, name, None)
     except Exception:  # a property of a layer that is not finished may raise anything
         return None
-
-
-def _same(one: object, other: object) -> bool:
-    return type(one) is type(other) and one == other
 
 
 def changed_arguments(layer: nn.Module) -> dict[str, Any]:
@@ -145,9 +142,10 @@ def changed_arguments(layer: nn.Module) -> dict[str, Any]:
     {'p': 0.5}
     """
     made: Made | None = layer.__dict__.get("_made")
-    now = {name: _attribute(layer, name) for name in made.kept} if made is not None else {}
+    kept = made.kept if made is not None else {}
+    now = {name: _attribute(layer, name) for name in kept}
     return {
-        name: encoded(value) for name, value in now.items() if made is not None and not _same(value, made.kept[name])
+        name: encoded(value) for name, value in now.items() if type(value) is type(kept[name]) and value != kept[name]
     }
 
 

@@ -142,7 +142,7 @@ def _root_at(model: nn.Module, path: str, is_mounted: bool) -> Composite:
         around = _child(around, name)
     if is_mounted:
         name = names[-1]
-        _ = _child(around, name)
+        _ensure_child(around, name)
         return mount(around, name, path.rpartition(".")[0])
     if not isinstance(around, Composite):
         raise LookupError(f"the {type(around).__name__} at {path!r} is a plain module, where a tree was edited.")
@@ -150,11 +150,15 @@ def _root_at(model: nn.Module, path: str, is_mounted: bool) -> Composite:
 
 
 def _child(module: nn.Module, name: str) -> nn.Module:
+    _ensure_child(module, name)
+    child = children_of(module)[name]
+    return child.mounted if isinstance(child, Mount) else child
+
+
+def _ensure_child(module: nn.Module, name: str) -> None:
     children = children_of(module)
     if name not in children:
         raise LookupError(
             f"{type(module).__name__} has no {name!r}. It has: {', '.join(children) or 'nothing'}. "
             "Was the recipe taken from another model?"
         )
-    child = children[name]
-    return children_of(child)[name] if isinstance(child, Mount) else child

@@ -12,6 +12,7 @@ from torch import nn
 
 from suture.layers.composite import Composite
 from suture.layers.edit import swap, undo_swaps
+from suture.layers.ownership import wired_sites
 from suture.layers.recording import EditError, on_rollback, recording
 from suture.layers.swap import Swap
 from suture.surgery.adapter import Adapter
@@ -67,11 +68,13 @@ class MergeableAdapter(Adapter[T]):
         """Computes it into its target and takes it out of the wiring; what it needs to come back, it keeps.
 
         Raises:
-            EditError: it is merged already or not injected, or something stands between it and its target.
+            EditError: it is merged already or not injected, it was edited since, or something stands between it and its
+                target.
         """
         if not self.is_injected or self.is_merged:
             state = "is merged already" if self.is_injected else "is not injected"
             raise EditError(f"{type(self).__name__} {self.adapter_name!r} {state}, so it cannot be merged.")
+        self._refuse_edited()
         with recording(author=self) as record:
             composite, slot = self._target_place()
             swap(composite, slot, self.merged(cast("T", slot.layer)))
@@ -134,6 +137,16 @@ class MergeableAdapter(Adapter[T]):
                 f"{type(self).__name__} cannot be merged: a {type(wrap.slot.layer).__name__} stands in its place."
             )
         return wrap
+
+    def _refuse_edited(self) -> None:
+        hole = self._wrap().holes[0].slot
+        sites = wired_sites(cast("nn.Module", self), frozenset({id(hole.layer)}))
+        inside = {id(slot.layer) for _, slot in sites if slot is not hole}
+        if inside | {id(self)} != {id(layer) for layer in self.brought}:
+            raise EditError(
+                f"{type(self).__name__} {self.adapter_name!r} at {cast('Composite', self).path!r} cannot be merged: it "
+                f"was edited since it went in, and what was put in or taken out would be lost. Undo those edits first."
+            )
 
     def _target_place(self) -> tuple[Composite, Slot]:
         """Where the leaf is called, inside this adapter and others that can be merged."""

@@ -43,7 +43,9 @@ def _roots(model: nn.Module) -> Iterator[_Root]:
         inside = around if isinstance(module, Mount) else path
         for name, child in children_of(module).items():
             inner = ".".join(filter(None, [inside, name]))
-            yield from below(child, inner, inside, node is not None and node_of(child) is not None)
+            # A tree that was edited before its place in a plain module was keeps what was done to it then.
+            was_root = isinstance(module, Mount) and child is module.mounted
+            yield from below(child, inner, inside, node is not None and node_of(child) is not None and not was_root)
 
     yield from below(model, "", "", False)
 
