@@ -18,6 +18,7 @@ from suture.layers.context import Context
 from suture.layers.description import register
 from suture.layers.diff import diff
 from suture.layers.edit import Edit, editing
+from suture.layers.functions import register_function
 from suture.layers.intercepting import intercept
 from suture.layers.recording import EditError
 from suture.surgery.adapter import Adapter
@@ -61,6 +62,7 @@ __all__ = [
     "plot",
     "recipe",
     "register",
+    "register_function",
     "replay",
     "rewire",
     "save",

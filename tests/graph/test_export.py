@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from suture import layers as sl
 from suture.adapters import LoRA
 from suture.graph import Graph, Input, trace
+from suture.models.backbone import Backbone, TokenEmbedding
 from tests.models.decoders import VOCABULARY, decoder
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -124,6 +125,14 @@ def test_a_dimension_that_is_said_to_be_fixed_is() -> None:
     assert module(X).shape == (3, 4)
     with pytest.raises(AssertionError, match=r"shape|size"):
         module(torch.ones(4, 4))
+
+
+def test_a_window_is_exported_for_lengths_on_both_sides_of_it() -> None:
+    attention = sl.SelfAttention(8, causal=True, attend=sl.ScaledDotProductAttention(causal=True, window=6))
+    backbone = Backbone(embedding=TokenEmbedding(VOCABULARY, 8), attention=attention)
+    module = trace(backbone, *backbone.graph_inputs()).export(["token_ids"]).module()
+    for length in (2, 6, 7, 15):
+        torch.testing.assert_close(module(ids(length)), backbone(ids(length)))
 
 
 def test_edits_of_the_graph_are_exported() -> None:

@@ -56,7 +56,9 @@ def causal_mask(
     if tokens is None:
         return None
     length = seen + tokens.shape[-1]
-    if real is None and attention_mask is None and seen == 0 and (window is None or length <= window):
+    # A program that is compiled or exported is for every length, so it does not ask.
+    all_near = window is None or (not torch.compiler.is_compiling() and length <= window)
+    if real is None and attention_mask is None and seen == 0 and all_near:
         return None
     places = torch.arange(length, device=tokens.device)
     own = places[seen:, None]
