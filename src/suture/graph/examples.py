@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from suture.layers.fakes import quiet
 from suture.layers.node import node_of
 
 Dimension = int | str | None
@@ -72,7 +73,7 @@ def fake_strided(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 def run_on_examples(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """What `target` gives for fakes. Nothing is computed, and nothing of a layer is touched."""
-    with _lock, fake_mode() as mode, torch.no_grad():
+    with _lock, quiet(), fake_mode() as mode, torch.no_grad():
         if isinstance(target, nn.Module):
             return nn.Module.__call__(_stand_in(target, mode), *args, **kwargs)
         return target(*args, **kwargs)
