@@ -297,7 +297,34 @@ def test_new_inputs_and_composites_are_wired_in_two_steps() -> None:
         assert torch.equal(wired(X, X), model["down"](model["inner"]((model["up"](X) + X).relu())))
 
 
+def test_a_new_layer_takes_on_the_dtype_and_mode_of_its_place() -> None:
+    model = tree().to(torch.bfloat16).eval()
+    drop, linear = sl.Dropout(0.5), sl.Linear(4, 4)
+
+    def call(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        y = layer(*args, **kwargs)
+        return drop(linear(y)) if isinstance(layer, sl.Residual) else y
+
+    rewired, x = rewire(model, call, inputs=Input("x", shape=(None, 4), dtype=torch.bfloat16)), X.bfloat16()
+    assert linear.weight.dtype == torch.bfloat16
+    assert not drop.training
+    assert torch.equal(rewired(x), model["down"](linear(model["inner"](model["up"](x)))))
+
+
 # Edits and rewiring
+
+
+def test_a_layer_that_is_set_is_called_from_then_on() -> None:
+    graph, new = trace(tree(), x_input()), sl.Chain(sl.ReLU(), sl.Linear(4, 4))
+    graph(X)
+    graph.up = new
+    graph.get_submodule("inner").mix = sl.Identity()
+    y = new(X)
+    down, norm = graph.layers["down"], graph.layers["inner.norm"]
+    assert torch.equal(graph(X), down(y + norm(y)))
+    seeing = Seeing()
+    assert torch.equal(rewire(graph, seeing)(X), graph(X))
+    assert "ReLU" in seeing.seen
 
 
 def test_what_an_edit_put_in_is_seen_under_its_own_path() -> None:

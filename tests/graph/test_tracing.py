@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from suture import Graph, Input, trace
+from suture import Graph, Input, clone, rewire, trace
 from suture import layers as sl
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -161,6 +162,23 @@ def test_a_graph_in_a_plain_module_in_a_tree_reads_what_a_block_gives() -> None:
         assert torch.equal(tree(X), inner(X, shift=X).relu())
     with pytest.raises(ValueError, match="only inside a plain module"):
         tree(X, context={"side": {"shift": X}})
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs", "source", "contents", "init_cache", "program", "root", "paths"])
+def test_a_tree_may_name_its_layers_as_a_graph_its_attributes(name: str) -> None:
+    tree = sl.Chain({name: sl.Chain(composite=sl.Chain(linear=sl.Linear(4, 4)))})
+    graph = trace(tree, x_input())
+    for each in (graph, rewire(graph, unchanged), copy.deepcopy(graph), clone(graph)):
+        assert list(each.state_dict()) == list(tree.state_dict())
+        assert torch.equal(each(X), tree(X))
+    assert graph[name].path == name
+    new = sl.ReLU()
+    graph.get_submodule(f"{name}.composite").linear = new
+    assert torch.equal(graph(X), X.relu())
+
+
+def unchanged(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return layer(*args, **kwargs)
 
 
 # Layers of every kind

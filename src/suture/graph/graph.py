@@ -21,7 +21,7 @@ from suture.graph.forms import Forms
 from suture.graph.functional_cache import CachedGraph
 from suture.graph.handles import Handle
 from suture.graph.intercepted import Intercepted
-from suture.graph.naming import Edits, Names, own, own_tensor, tell_composites, tensor_name, tensors_in
+from suture.graph.naming import Edits, Names, own, own_tensor, put, tell_composites, tensor_name, tensors_in
 from suture.graph.recording import Recorded
 from suture.graph.records import Rows, Shared
 from suture.graph.rewiring import Again
@@ -32,9 +32,12 @@ from suture.layers.context import Context, Entries, Read
 from suture.layers.frames import call_module, frame_for
 from suture.layers.intercepting import interceptor
 from suture.layers.location import is_located
+from suture.layers.node import children_of
 from suture.layers.symbolic import symbolic_in
 
 _ABSENT = object()
+_ATTRIBUTES = ("compiled", "contents", "init_cache", "reads", "source")
+"""What a graph has under these names, also where it has a layer of the name."""
 
 
 def make_program(graph: Graph) -> None:
@@ -204,8 +207,23 @@ class Graph(Forms, Recorded):
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
         """Puts a layer at a path of one name, where the graph calls it from then on."""
-        super().register_module(name, module)
+        put(self, name, module)
         self._edits.made(name, module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) and name in children_of(self):
+            self.register_module(name, value)
+        elif name in _ATTRIBUTES:
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """The layer at a path, also where the graph has an attribute of its name. Raises `AttributeError`."""
+        found: nn.Module | None = self
+        for name in target.split(".") if target else ():
+            found = None if found is None else children_of(found).get(name)
+        return super().get_submodule(target) if found is None else found
 
     # Calling
 
@@ -344,7 +362,7 @@ class Graph(Forms, Recorded):
     # Copying
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = ("_takes", "_outputs", "contents", "_names", "source", "compiled")
+        made_anew = ("_takes", "_outputs", "contents", "_names", "source", "compiled", "init_cache")
         state = {name: value for name, value in vars(self).items() if name not in made_anew}
         tensors = {id(tensor): tensor for call in self.contents.needed for tensor in tensors_in(call.arguments)}
         return state | {

@@ -34,6 +34,11 @@ class Edits:
                 heard(path, layer)
 
 
+def put(holder: nn.Module, name: str, layer: nn.Module | None) -> None:
+    """Puts a layer in a holder, also where that has an attribute of this name: a tree may name its layers so."""
+    vars(holder)["_modules"][name] = layer
+
+
 class Namespace(Holder):
     """Holds the layers of a graph, at the paths that they had. It is not called."""
 
@@ -48,9 +53,17 @@ class Namespace(Holder):
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
         """Puts a layer here, and tells the graph."""
-        super().register_module(name, module)
+        put(self, name, module)
         edits: Edits = self.__dict__["_edits"]
         edits.made(f"{self.path}.{name}", module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) and name in children_of(self):
+            self.register_module(name, value)
+        elif name in vars(self):
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
 
 
 class Names:

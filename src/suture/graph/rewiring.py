@@ -14,6 +14,7 @@ from suture.graph.values import Value
 from suture.layers.composite import Composite
 from suture.layers.context import Context
 from suture.layers.frames import CallFunction, refuse_other_context, standing_in
+from suture.layers.placing import fit, place_beside
 from suture.layers.symbolic import seeing_plain_calls
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ class Rewire(Again):
         with standing_in(_Frame(self, layer, self.path_of(item), run)):
             return self.call_function(layer, *args, **kwargs)
 
-    def path_beside(self, layer: nn.Module, path: str) -> str:
-        """The path of a layer that is called beside the one at `path`: its own, or a new one that it keeps."""
+    def path_beside(self, layer: nn.Module, path: str, place: nn.Module) -> str:
+        """The path of a layer that is called beside `place`, at `path`: its own, or a new one that it keeps."""
         if id(layer) not in self.paths:
+            fit(layer, place_beside(place, self.graph), self.graph.modules())
             self.new.append(layer)
             self.paths[id(layer)] = self._unused(f"{path}+{type(layer).__name__}")
         return self.paths[id(layer)]
@@ -117,7 +119,7 @@ class _Frame:
             return self.run(args, kwargs)
 
     def path_beside(self, layer: nn.Module) -> tuple[nn.Module, str]:
-        return self.handler.root, self.handler.path_beside(layer, self.path)
+        return self.handler.root, self.handler.path_beside(layer, self.path, self.layer)
 
 
 def replay(graph: Graph, inputs: Any, call: CallFunction | None = None) -> Any:
@@ -162,7 +164,7 @@ def rewire(model: nn.Module, call: CallFunction, inputs: Any = None) -> Graph:
     them, what they call. `layer(*args, **kwargs)` gives what the model would compute; it may be called with other
     arguments, more than once, or not at all. Keywords are what a layer reads from the context, and for a composite the
     context itself: pass them on. A layer made in the call function stands beside the layer it was made for, as
-    `<path>+<class>`.
+    `<path>+<class>`, and takes on its dtype, device and mode.
 
     Args:
         model: A tree, or a graph; a graph that was rewired keeps that.

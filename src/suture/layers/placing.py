@@ -41,6 +41,14 @@ def place_of(composite: Composite, slot: Slot) -> Placing:
     return Placing(reference.dtype, reference.device, composite.training)
 
 
+def place_beside(layer: nn.Module, model: nn.Module) -> Placing:
+    """What a layer of a model has, where a new one is called beside it."""
+    reference = _first_floating(layer)
+    reference = _first_floating(model) if reference is None else reference
+    dtype, device = (None, None) if reference is None else (reference.dtype, reference.device)
+    return Placing(dtype, device, layer.training)
+
+
 def fit(layer: nn.Module, place: Placing, kept: Iterable[nn.Module | None]) -> None:
     """Gives the new parts of `layer` the dtype, device and mode of its place; what was there before is left alone."""
     for part in _new_parts(layer, {id(other) for other in kept}):
