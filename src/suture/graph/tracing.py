@@ -67,7 +67,7 @@ def trace(
     given = {**_parameters(inputs), **{name: entries[read.scope][read.key] for name, read in reads.items()}}
     graph = Graph(inputs=given, outputs=outputs, source=source)
     graph.reads = reads
-    graph.init_cache = getattr(model, "init_cache", None)
+    graph.init_cache = _method(model, "init_cache")
     return graph
 
 
@@ -86,8 +86,14 @@ def as_graph(model: nn.Module, inputs: Any = None) -> Graph:
 
 def known_inputs(model: object) -> tuple[Any, ...] | None:
     """What a model says that a graph of it is called with; None where it does not."""
-    known: Callable[[], tuple[Any, ...]] | None = getattr(model, "graph_inputs", None)
+    known = _method(model, "graph_inputs")
     return None if known is None else known()
+
+
+def _method(model: object, name: str) -> Callable[..., Any] | None:
+    """A method of a model; not a layer that happens to have its name."""
+    found: Any = getattr(model, name, None)
+    return None if isinstance(found, nn.Module) else found
 
 
 def _parameters(inputs: tuple[Any, ...]) -> dict[str, Any]:
