@@ -36,7 +36,7 @@ def tree(
     model: Source,
     pattern: Annotated[
         str | None,
-        typer.Argument(help="Marks layers by the end of their path: 'query', 'blocks.3-7', 'blocks.*.{query,value}'."),
+        typer.Argument(help="Marks layers by the end of their path: 'query', 'blocks.3-7', 'blocks.**.{query,value}'."),
     ] = None,
 ) -> None:
     """Print a model as a tree; with PATTERN, show where it matches."""

@@ -26,7 +26,7 @@ from tests.models.decoders import VOCABULARY, decoder
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
-@register("tests.Scaled")
+@register("tests.graph.Scaled")
 class Scaled(sl.Chain):
     """A composite with a parameter and a buffer of its own."""
 
@@ -39,7 +39,7 @@ class Scaled(sl.Chain):
         return super().forward(*args, context=context) * self.scale + self.shift
 
 
-@register("tests.Table")
+@register("tests.graph.Table")
 class Table(nn.Module):
     """A layer with a table that is in no state."""
 
@@ -56,7 +56,7 @@ class Other(sl.Chain):
     """A composite whose class is not registered."""
 
 
-@register_function("tests.halved")
+@register_function("tests.graph.halved")
 def halved(x: Tensor, *, by: float = 2.0) -> Tensor:
     return x / by
 
@@ -167,7 +167,7 @@ def test_registered_functions_are_steps(tmp_path: Path) -> None:
     assert torch.equal(read(X), X / 4)
 
 
-@register("tests.Nested")
+@register("tests.graph.Nested")
 class Nested(nn.Module):
     """A layer that gives structures in structures."""
 

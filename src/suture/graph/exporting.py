@@ -49,6 +49,11 @@ def export(
     if unknown := [name for name in (*named, *dynamic) if name not in takes.by_name]:
         raise ValueError(f"The graph has no input {unknown[0]!r}. It takes: {', '.join(takes.by_name)}.")
     present = [name for name in takes.by_name if name in named or not takes.is_optional(name)]
+    if not present:
+        raise ValueError(
+            f"Every input of this graph is optional, and a program has those that are named: "
+            f"export(inputs=[{next(iter(takes.by_name))!r}]). It takes: {', '.join(takes.by_name)}."
+        )
     given = {name: examples[name] if name in examples else _example(name, takes.by_name[name]) for name in present}
     sizes = {name: dynamic.get(name, _sizes(takes.by_name[name], given[name])) for name in present}
     args = tuple(value for name, value in given.items() if name not in graph.reads)

@@ -11,7 +11,6 @@ from suture.graph.examples import FIRST, Dimension, Sizes, fake_tensor
 from suture.graph.values import Value
 from suture.layers.context import REQUIRED
 
-
 if TYPE_CHECKING:
     # For a type checker an input is the tensor that it stands for: typed layers and torch's functions take it.
     class _StandsForTensor(Value, Tensor): ...  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -75,6 +74,8 @@ class Input(_StandsForTensor):
         if given is None:
             raise TypeError(f"The input {path!r} is required. Received: None.")
         if self.shape_wanted is None:
+            return
+        if self.shape_wanted == () and isinstance(given, int | float):
             return
         if not isinstance(given, Tensor):
             raise TypeError(

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suture.layers.symbolic import SymbolicCall
 

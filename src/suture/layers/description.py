@@ -152,7 +152,8 @@ def changed_arguments(layer: nn.Module) -> dict[str, Any]:
 def _takes_any_children(kind: type[nn.Module]) -> bool:
     initialise: Any = inspect.unwrap(kind.__init__)
     parameters = inspect.signature(initialise).parameters.values()
-    return initialise.__module__.startswith("suture.layers.") and any(
+    # A class that was made by exec has no module.
+    return (initialise.__module__ or "").startswith("suture.layers.") and any(
         parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters
     )
 

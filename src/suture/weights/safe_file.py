@@ -61,9 +61,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise CheckpointError(
                 f"{path} was not written: safetensors has no type {error}. The tensors are of {', '.join(kinds)}."
             ) from error
+        _allow_as_any_new_file(beside)
         flush(beside)
         beside.replace(path)
     flush(path.absolute().parent)
+
+
+def _allow_as_any_new_file(path: Path) -> None:
+    """Gives a file the permissions of any that is made in its folder: safetensors lets nobody else read its files."""
+    new = path.with_name("permissions")
+    new.touch()
+    path.chmod(new.stat().st_mode)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
