@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from suture import Graph, GraphError, Input, select, trace
 from suture import layers as sl
+from tests.models.decoders import decoder
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -314,3 +315,17 @@ def test_moving_and_casting_a_graph_moves_what_it_computes_with() -> None:
     x = x_input()
     graph = Graph(inputs=x, outputs=sl.Linear(4, 4)(x) + torch.ones(4)).to(torch.float64)
     assert graph(X.double()).dtype == torch.float64
+
+
+def test_a_part_of_a_backbone_runs_on_hidden_states_alone() -> None:
+    backbone = decoder()
+    graph = trace(backbone)
+    ids = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    real = torch.tensor([[False, False, True, True, True], [True] * 5])
+    part = Graph(inputs=graph["blocks.0"].output, outputs=graph["blocks.2"].output)
+    before = Graph(inputs=graph.inputs["token_ids"], outputs=graph["blocks.0"].output)
+    after = Graph(inputs=graph.inputs["token_ids"], outputs=graph["blocks.2"].output)
+    with torch.no_grad():
+        assert torch.equal(part(before(ids)), after(ids))
+        padded: dict[str, Any] = {"padding_mask": real}
+        assert torch.equal(part(before(ids, **padded), **padded)[real], after(ids, **padded)[real])

@@ -80,6 +80,8 @@ class Backbone(Chain):
         if len(args) > 1:
             raise TypeError(f"A backbone takes token ids, and all else by name; received {len(args)} arguments.")
         padding_mask, _, positions, embeddings, cache = (context.get("inputs", key, None) for key in _KEYS)
+        if token_ids is None and embeddings is None:
+            raise ValueError("A backbone takes either token ids or embeddings=...; received neither.")
         positions = step(
             begin,
             token_ids,
@@ -110,8 +112,13 @@ def begin(
     *,
     max_positions: int | None,
     structure_version: int | None,
-) -> Tensor:
-    """Begins a call of a backbone: checks what is given, and settles the positions (B, T) of the new tokens."""
+) -> Tensor | None:
+    """Begins a call of a backbone: checks what is given, and settles the positions (B, T) of the new tokens.
+
+    A part that was cut out of its graph may have neither ids nor embeddings: then its layers number what they get.
+    """
+    if token_ids is None and embeddings is None and cache is None:
+        return positions if padding_mask is None else (padding_mask.cumsum(-1) - 1).clamp(min=0)
     tokens = _tokens(token_ids, embeddings)
     _check_entries(tokens, padding_mask, positions)
     if positions is None:
