@@ -522,3 +522,21 @@ def test_selected_layers_are_cast(model: sl.Chain) -> None:
     # What a wrapper calls goes along, though it is owned beside it.
     assert "blocks.0.attention.query.weight" in double_keys
     assert "blocks.0.attention.norm.weight" not in double_keys
+
+
+# What is said where nothing was selected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("blocks.query", "deeper inside: 'blocks.**.query' selects"),
+        ("blocks.{0,1}.down", "deeper inside: 'blocks.{0,1}.**.down' selects"),
+        ("blocks.*.{query,down}", "deeper inside: 'blocks.**.{query,down}' selects"),
+        ("q_proj", "What other libraries call 'q_proj' is 'query' here"),
+        ("blocks.3.mlp", "What other libraries call 'mlp' is 'feedforward' here"),
+    ],
+)
+def test_a_likely_mistake_is_told_with_what_was_meant(model: sl.Chain, pattern: str, hint: str) -> None:
+    with pytest.raises(SelectionError, match=re.escape(hint)):
+        select(model, pattern)

@@ -15,6 +15,20 @@ from suture.surgery.survey import Match, SelectionError
 
 _NUMERIC = re.compile(r"[0-9]+|[0-9]+-[0-9]+|#|\*\*?")
 _NAMES_SHOWN = 12
+_ELSEWHERE = {
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "o_proj": "output",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "self_attn": "attention",
+    "attn": "attention",
+    "mlp": "feedforward",
+    "lm_head": "head",
+}
+"""Names of layers in other libraries, for whoever comes from there."""
 
 
 Criterion = str | Pattern | type[Any] | Callable[[Match], object]
@@ -119,7 +133,13 @@ def _near_patterns(pattern: str, candidates: Sequence[tuple[Match, str]]) -> str
     if wanted in ends:
         numbered = list(filter(Pattern(anchor + wanted).matches, paths))
         return f"The numbers there go from {numbered[0]!r} to {numbered[-1]!r}."
+    around, _, last = pattern.rpartition(".")
+    for deeper in (pattern.replace(".*.", ".**."), f"{around}.**.{last}"):
+        if around and any(map(Pattern(deeper).matches, paths)):
+            return f"What is meant may be deeper inside: {deeper!r} selects layers."
     names = list(dict.fromkeys(path.rpartition(".")[2] for path in paths))
+    if (here := _ELSEWHERE.get(last)) in names:
+        return f"What other libraries call {last!r} is {here!r} here."
     near = difflib.get_close_matches(wanted, ends) or difflib.get_close_matches(wanted.rpartition(".")[2], names)
     return _listed("Near to it", near) if near else _listed("The names are", names)
 
