@@ -27,8 +27,16 @@ from tests.laws.trees import Draw, tree
 for _kind in (trees.Mix, trees.Shift, trees.Plain, trees.Drop, edits.Around, edits.Twice, edits.Instead):
     suture.register(_kind)
 
-UNTOLD = ("Inside is not registered", "was edited", "is gone", "taken out again", "not in the tree as it was")
-"""What has no recipe: an adapter that edits by chance, and a layer that was changed, taken out and put in again."""
+UNTOLD = (
+    "Inside is not registered",
+    "was edited",
+    "is gone",
+    "taken out again",
+    "not in the tree as it was",
+    "has its name beside",
+)
+"""What has no recipe: an adapter that edits by chance, a layer that was changed, taken out and put in again, and what
+was put around a layer that had taken the place of the composite around it, when that was undone."""
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ if it had never been made: its entry goes, and entries made later that name what
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -81,8 +81,11 @@ class History:
         self._put(entry)
         record.on_rollback(self._take, entry)
 
-    def undo(self, record: Recording, swap: Swap, before: str, given: str) -> None:
-        """Makes everything as if a swap had never been made, which put what is at `given` where `before` was."""
+    def undo(self, record: Recording, swap: Swap, before: str, given: str) -> str:
+        """Makes everything as if a swap had never been made, which put what is at `given` where `before` was.
+
+        Gives the path of what stands there then, which is not `before` where the edit that put that in is undone too.
+        """
         entry = self._by_swap.pop(swap.number, None)
         after: Reference | None = None
         if entry is not None:
@@ -90,11 +93,13 @@ class History:
             record.on_rollback(entry.swaps.add, swap.number)
             entry.swaps.discard(swap.number)
             after = entry.after.get(swap.number)
+            if entry.leaves == given and isinstance(entry.place, Reference):
+                before = entry.place.path
             if not entry.swaps and entry.number in self._entries:
                 self._take(entry)
                 record.on_rollback(self._put, entry)
         if swap.new is None:
-            return
+            return before
         mentions = sorted(self._mentions.get(given, {}).values(), key=lambda mention: mention[0])
         keeping = {number for number, each in mentions if each.path == given and self._is_in_what(number, each)}
         for number, reference in mentions:
@@ -105,7 +110,7 @@ class History:
             if swap.hoists:
                 # What was put around it stays where it was; what was done to it or in it goes with it.
                 if reference.path == given and (is_anchor or number in keeping):
-                    self._redirect(record, number, reference, self._standing(before, swap.number, number), None)
+                    self._stands_at(record, later, reference, self._standing(before, swap.number, number))
             elif reference is later.place and (reference.path != given or later.operation == "insert"):
                 # What was done inside went out with it.
                 self._take(later)
@@ -116,7 +121,8 @@ class History:
                 gone = Unknown(f"it has a part of what stood at {given!r}, which was taken out again")
                 record.set(later, "what", gone)
             elif swap.old is not None and before != given:
-                self._redirect(record, number, reference, self._standing(before, swap.number, number), None)
+                self._stands_at(record, later, reference, self._standing(before, swap.number, number))
+        return before
 
     def _is_in_what(self, number: int, reference: Reference) -> bool:
         entry = self._entries.get(number)
@@ -134,6 +140,13 @@ class History:
             return path
         first = min(exact, key=lambda entry: entry.number)
         return self._standing(first.leaves, first.number, until)
+
+    def _stands_at(self, record: Recording, later: Entry, reference: Reference, path: str) -> None:
+        """What a later entry names is at another path now."""
+        if reference is later.place and later.leaves and _around(path) != _around(reference.path):
+            reason = f"it has its name beside {reference.path!r}, and the edit that brought that to {path!r} was undone"
+            record.set(later, "what", Unknown(reason))
+        self._redirect(record, later.number, reference, path, None)
 
     def _redirect(self, record: Recording, number: int, reference: Reference, path: str, which: int | None) -> None:
         self._forget(reference)
@@ -153,6 +166,24 @@ class History:
             else:
                 record.on_rollback(later.after.__setitem__, number, anchor)
                 later.after[number] = None
+
+    def move_into(self, record: Recording, inner: Composite, name: str) -> None:
+        """Makes this the history of what is owned as `name` at the root, when nothing else of the tree stays."""
+        for entry in self.entries:
+            self._take(entry)
+            record.on_rollback(self._put, entry)
+            record.set(entry, "leaves", _within(name, entry.leaves))
+            references = list(_references(entry))
+            if not all(_prefixes(reference.path)[:1] == [name] for reference in references):
+                record.set(entry, "what", Unknown(f"it has a part of what stood around {name!r}"))
+            for reference in references:
+                record.set(reference, "path", _within(name, reference.path))
+            _add(record, inner, entry)
+        for noted in list(_noted.values()):
+            if noted.history is self:
+                record.set(noted, "before", _within(name, noted.before))
+                record.set(noted, "given", _within(name, noted.given))
+                record.set(noted, "history", inner.node.history)
 
     def _put(self, entry: Entry) -> None:
         self._entries[entry.number] = entry
@@ -253,12 +284,17 @@ def take_back(record: Recording, swap: Swap) -> None:
     if noted is None:
         # It was made in what this is a copy of.
         noted = _Noted(_path(swap.home, swap.old_name), _path(swap.home, swap.new_name or swap.old_name))
-    history = noted.history or _root(swap.composite).node.history
+    current = _root(swap.composite).node.history
+    history, before = noted.history or current, noted.before
     if history is not None:
-        history.undo(record, swap, noted.before, noted.given)
+        before = history.undo(record, swap, before, noted.given)
+    if current is not None and current is not history:
+        # The tree that it was made in was put into another one since.
+        around = next((_path_to(node) for node in _owners(swap.composite) if node.history is history), "")
+        current.undo(record, swap, _join(around, before), _join(around, noted.given))
 
 
-def _add(record: Recording, root: Composite, entry: Entry, swaps: list[Swap]) -> None:
+def _add(record: Recording, root: Composite, entry: Entry, swaps: Iterable[Swap] = ()) -> None:
     if root.node.history is None:
         record.set(root.node, "history", History())
     history = root.node.history
@@ -310,7 +346,20 @@ def _path_to(node: Node) -> str:
 
 
 def _path(home: Composite, name: str) -> str:
-    return ".".join(filter(None, [_path_to(home.node), name]))
+    return _join(_path_to(home.node), name)
+
+
+def _join(around: str, name: str) -> str:
+    return ".".join(filter(None, [around, name]))
+
+
+def _around(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _within(name: str, path: str) -> str:
+    """A path, from what is called `name`."""
+    return "" if path == name else path.removeprefix(f"{name}.")
 
 
 def _reference(composite: Composite, slot: Slot) -> Reference:
@@ -337,12 +386,21 @@ def _slot_before(swap: Swap) -> Reference | None:
     if not position:
         return None
     slot = node.slots[position - 1]
-    home, reference = home_of(swap.composite, slot), _reference(swap.composite, slot)
+    home, reference = home_of(swap.composite, slot), Reference(slot_path(swap.composite, slot))
     is_leaf = node_of(slot.layer) is None
     if slot.layer is None or (is_leaf and home.node.uses.get(slot.name, 0) > 1):
-        alike = [each for each in node.slots if each.name == slot.name and home_of(swap.composite, each) is home]
+        alike = [each for each in node.slots if slot_path(swap.composite, each) == reference.path]
         reference.number = [each is slot for each in alike].index(True) if len(alike) > 1 else None
     return reference
+
+
+def slot_path(composite: Composite, slot: Slot) -> str:
+    """The path of what a slot holds, or held last, where what owned that may be out of the tree now."""
+    names, node = [slot.name], home_of(composite, slot).node
+    while (owner := node.last_owner) is not None:
+        names.append(node.name)
+        node = owner.node
+    return ".".join(reversed(names))
 
 
 def slots_of(composite: Composite) -> Iterator[tuple[Composite, Slot]]:
@@ -355,9 +413,9 @@ def slots_of(composite: Composite) -> Iterator[tuple[Composite, Slot]]:
             yield from slots_of(inner)
 
 
-def _prefixes(path: str) -> Iterator[str]:
+def _prefixes(path: str) -> list[str]:
     names = path.split(".")
-    return (".".join(names[:length]) for length in range(1, len(names) + 1)) if path else iter(())
+    return [".".join(names[:length]) for length in range(1, len(names) + 1)] if path else []
 
 
 def _references(entry: Entry) -> Iterator[Reference]:

@@ -134,6 +134,12 @@ class Mount(Chain):
             return
         _put_under(record, around, name, layer)
         release(record, layer)
+        if (
+            self.node.history is not None
+            and (node := node_of(layer)) is not None
+            and (tree := node.module()) is not None
+        ):
+            self.node.history.move_into(record, tree, self.__dict__["_inner"])
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         # A module being copied is known before what is in it; one that is not known is not copied with the mount.

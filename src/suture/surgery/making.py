@@ -10,7 +10,7 @@ from torch import nn
 from suture.layers import edit
 from suture.layers.building import DescriptionError, build
 from suture.layers.composite import Composite
-from suture.layers.history import slots_of
+from suture.layers.history import slot_path, slots_of
 from suture.layers.mount import Mount, mount
 from suture.layers.node import Slot, children_of
 from suture.layers.ownership import home_of
@@ -118,10 +118,7 @@ class _Making:
     def _position(self, composite: Composite, after: Any) -> int:
         if after is None:
             return 0
-        around, _, name = str(after["slot"]).rpartition(".")
-        home = self._composite(around)
-        slots = composite.node.slots
-        alike = [slot for slot in slots if slot.name == name and home_of(composite, slot) is home]
+        alike = [slot for slot in composite.node.slots if slot_path(composite, slot) == after["slot"]]
         number = after.get("number")
         chosen = alike if number is not None else [slot for slot in alike if slot.layer is not None] or alike
         if len(chosen) <= (number or 0):

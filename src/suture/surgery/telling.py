@@ -163,7 +163,11 @@ def _given_by(entry: Entry) -> Iterator[str]:
 
 
 def _where(entry: Entry) -> str:
-    return next(iter(_given_by(entry)), "") or (entry.place.path if isinstance(entry.place, Reference) else "")
+    return (
+        entry.leaves
+        or next(iter(_given_by(entry)), "")
+        or (entry.place.path if isinstance(entry.place, Reference) else "")
+    )
 
 
 def _layer(reference: Reference) -> dict[str, Any]:
