@@ -194,6 +194,13 @@ def _given_to(module: nn.Module, inputs: Inputs) -> list[Entries]:
     return [given.entries for given in (*pending, *blocks)]
 
 
+def leave_pending() -> None:
+    """In a `contextvars` context of its own: has calls see what was set for the next call, and leaves it for that."""
+    waiting = [(given.module(), given.entries) for given in _pending.get()]
+    _pending.set(())
+    _blocks.set((*(_Given(module, entries) for module, entries in waiting if module is not None), *_blocks.get()))
+
+
 def _take_pending(module: nn.Module) -> list[_Given]:
     waiting = _pending.get()
     taken = [given for given in waiting if given.applies_to(module)]

@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from suture.layers import printing
 from suture.layers.branches import branches
+from suture.layers.calls import leave_pending
 from suture.layers.context import Context, Entries
 from suture.layers.drawing import Drawing
 from suture.layers.fakes import Fakes, OneDtype, left_alone, on_meta, quiet, tensors_in
@@ -62,12 +63,13 @@ def check(model: nn.Module, *inputs: Any, context: Context | Entries | None = No
         }
 
     def run() -> Any:
+        leave_pending()
         with fakes.mode, OneDtype(), torch.no_grad(), torch.compiler.set_stance("force_eager"), watch:
             return functional_call(model, state, tuple(args), keywords)
 
     with left_alone(watch.modules), quiet():
         try:
-            # In a copy of the context variables, so that entries set for the next call are still there for it.
+            # In a copy of the context variables, so that what is set for the next call stays for it.
             output = contextvars.copy_context().run(run)
         except Exception as error:
             _explain(error, model, watch.failing)
