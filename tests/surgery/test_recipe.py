@@ -165,6 +165,76 @@ def test_an_undone_edit_is_not_told_whenever_it_is_undone() -> None:
     assert recipe(model).edits == ()
 
 
+def test_edits_around_one_another_are_undone_in_any_order(tmp_path: Path) -> None:
+    model = bare()
+    edits = [select(model, "query" + "+Sum" * count).wrap(lambda layer: sl.Sum(layer)) for count in range(3)]
+    edits[0].undo()
+    edits[1].undo()
+    assert recipe(model).edits[0]["at"] == "query"
+    again(model, tmp_path)
+
+
+def with_a_leaf_in_a_chain() -> sl.Stack:
+    leaf = sl.Linear(4, 4)
+    return sl.Stack(leaf, inner=sl.Chain(only=leaf))
+
+
+def test_a_layer_goes_in_behind_where_one_stood_whose_owner_is_out(tmp_path: Path) -> None:
+    model = with_a_leaf_in_a_chain()
+    select(model, ".inner").replace(lambda inner: inner["only"])
+    select(model, "inner.only").remove()
+    model.append(sl.Tanh())
+    assert recipe(model).edits[-1]["after"] == {"slot": "inner.only"}
+    again(model, tmp_path, with_a_leaf_in_a_chain())
+
+
+def test_what_is_named_beside_a_layer_that_went_back_into_its_owner_is_refused() -> None:
+    model = with_a_leaf_in_a_chain()
+    hoisted = select(model, ".inner").replace(lambda inner: inner["only"])
+    around = select(model, "inner.only").wrap(lambda layer: sl.Sum(layer))
+    hoisted.undo()
+    with pytest.raises(RecipeError, match=r"replace at 'inner.only\+Sum' .* beside 'inner.only', .*Undo that edit"):
+        recipe(model)
+    around.undo()
+    assert recipe(model).edits == ()
+
+
+def test_edits_in_a_mounted_tree_outlive_the_mount_and_those_before_it(tmp_path: Path) -> None:
+    model = nn.Sequential(bare()).eval()
+
+    def told() -> int:
+        again(model, tmp_path, nn.Sequential(bare()).eval())
+        return len(recipe(model))
+
+    before = select(model, "query").wrap(lambda layer: sl.Residual(layer))
+    mounting = select(model, "0").insert_after(sl.Identity())
+    during = select(model, "query+Residual").wrap(lambda layer: sl.Sum(layer))
+    assert told() == 3
+    before.undo()
+    assert told() == 2
+    mounting.undo()
+    assert told() == 1
+    after = select(model, "query+Residual+Sum").wrap(lambda layer: sl.Parallel(layer))
+    during.undo()
+    assert told() == 1
+    after.undo()
+    assert recipe(model).edits == ()
+
+
+def test_a_mount_that_goes_in_vain_keeps_its_edits() -> None:
+    model = nn.Sequential(bare())
+    mounting = select(model, "0").insert_after(sl.Identity())
+    during = select(model, "query").wrap(lambda layer: sl.Residual(layer))
+    before = recipe(model)
+    with pytest.raises(RuntimeError), suture.editing(model):  # noqa: PT012 (the block is what is tested)
+        mounting.undo()
+        raise RuntimeError
+    assert recipe(model) == before
+    during.undo()
+    mounting.undo()
+    assert recipe(model).edits == ()
+
+
 def test_edits_rolled_back_are_not_told() -> None:
     model = bare()
     edit = select(model, "query").wrap(lambda layer: sl.Sum(layer, sl.Linear(4, 4)))

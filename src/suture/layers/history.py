@@ -17,6 +17,7 @@ from torch import nn
 from suture.layers.description import Described, Known, Original, Reference, Unknown, describe
 from suture.layers.node import Node, Slot, node_of
 from suture.layers.ownership import composite_of, home_of, wired_sites
+from suture.layers.paths import around_path, join, path_in, path_to, path_within, prefixes, slot_path, slots_of
 from suture.layers.recording import Recording
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class History:
 
     def _stands_at(self, record: Recording, later: Entry, reference: Reference, path: str) -> None:
         """What a later entry names is at another path now."""
-        if reference is later.place and later.leaves and _around(path) != _around(reference.path):
+        if reference is later.place and later.leaves and around_path(path) != around_path(reference.path):
             reason = f"it has its name beside {reference.path!r}, and the edit that brought that to {path!r} was undone"
             record.set(later, "what", Unknown(reason))
         self._redirect(record, later.number, reference, path, None)
@@ -172,17 +173,17 @@ class History:
         for entry in self.entries:
             self._take(entry)
             record.on_rollback(self._put, entry)
-            record.set(entry, "leaves", _within(name, entry.leaves))
+            record.set(entry, "leaves", path_within(name, entry.leaves))
             references = list(_references(entry))
-            if not all(_prefixes(reference.path)[:1] == [name] for reference in references):
+            if not all(prefixes(reference.path)[:1] == [name] for reference in references):
                 record.set(entry, "what", Unknown(f"it has a part of what stood around {name!r}"))
             for reference in references:
-                record.set(reference, "path", _within(name, reference.path))
+                record.set(reference, "path", path_within(name, reference.path))
             _add(record, inner, entry)
         for noted in list(_noted.values()):
             if noted.history is self:
-                record.set(noted, "before", _within(name, noted.before))
-                record.set(noted, "given", _within(name, noted.given))
+                record.set(noted, "before", path_within(name, noted.before))
+                record.set(noted, "given", path_within(name, noted.given))
                 record.set(noted, "history", inner.node.history)
 
     def _put(self, entry: Entry) -> None:
@@ -196,11 +197,11 @@ class History:
             self._forget(reference)
 
     def _mention(self, number: int, reference: Reference) -> None:
-        for path in _prefixes(reference.path):
+        for path in prefixes(reference.path):
             self._mentions.setdefault(path, {})[id(reference)] = (number, reference)
 
     def _forget(self, reference: Reference) -> None:
-        for path in _prefixes(reference.path):
+        for path in prefixes(reference.path):
             mentioned = self._mentions.get(path, {})
             mentioned.pop(id(reference), None)
             if not mentioned:
@@ -224,7 +225,7 @@ _noted: weakref.WeakKeyDictionary[Swap, _Noted] = weakref.WeakKeyDictionary()
 
 def notice(swap: Swap) -> None:
     """Remembers where an edit will be made: what it takes out may have no path afterwards."""
-    _noted[swap] = _Noted(_path(swap.home, swap.old_name))
+    _noted[swap] = _Noted(path_in(swap.home, swap.old_name))
 
 
 def note(record: Recording, swap: Swap) -> None:
@@ -237,7 +238,7 @@ def note(record: Recording, swap: Swap) -> None:
     root = _root(swap.composite)
     entry = Entry("replace", swap.number, {swap.number}, _place_of(root, swap), names=[swap.new_name or None])
     if swap.old is None:
-        entry.operation, entry.place = "insert", Reference(_path_to(swap.composite.node))
+        entry.operation, entry.place = "insert", Reference(path_to(swap.composite.node))
         entry.after[swap.number] = _slot_before(swap)
     if swap.new is None:
         entry.operation = "remove"
@@ -266,7 +267,7 @@ def note_adapter(record: Recording, adapter: nn.Module, target: nn.Module, swaps
         root = _root(own.composite)
         place, leaves = _place_of(root, own), _noted[own].given
     elif (inner := composite_of(target)) is not None:
-        root, place = _root(inner), Reference(_path_to(inner.node))
+        root, place = _root(inner), Reference(path_to(inner.node))
     numbers = {swap.number for swap in standing}
     entry = Entry("adapt", min(numbers), numbers, place, leaves, names=[swap.new_name or None for swap in swaps])
     entry.after = {swap.number: _slot_before(swap) for swap in standing if swap.old is None}
@@ -283,15 +284,15 @@ def take_back(record: Recording, swap: Swap) -> None:
     noted = _noted.get(swap)
     if noted is None:
         # It was made in what this is a copy of.
-        noted = _Noted(_path(swap.home, swap.old_name), _path(swap.home, swap.new_name or swap.old_name))
+        noted = _Noted(path_in(swap.home, swap.old_name), path_in(swap.home, swap.new_name or swap.old_name))
     current = _root(swap.composite).node.history
     history, before = noted.history or current, noted.before
     if history is not None:
         before = history.undo(record, swap, before, noted.given)
     if current is not None and current is not history:
         # The tree that it was made in was put into another one since.
-        around = next((_path_to(node) for node in _owners(swap.composite) if node.history is history), "")
-        current.undo(record, swap, _join(around, before), _join(around, noted.given))
+        around = next((path_to(node) for node in _owners(swap.composite) if node.history is history), "")
+        current.undo(record, swap, join(around, before), join(around, noted.given))
 
 
 def _add(record: Recording, root: Composite, entry: Entry, swaps: Iterable[Swap] = ()) -> None:
@@ -329,41 +330,13 @@ def _known(root: Composite, new: nn.Module, kept: dict[int, Reference]) -> Known
         while around is not None and around is not new and around is not root:
             inner = node_of(around)
             around = inner.parent if inner is not None else None
-        return Reference(_path_to(node)) if around is root else None
+        return Reference(path_to(node)) if around is root else None
 
     return known
 
 
-# Paths, from the root of the tree
-
-
-def _path_to(node: Node) -> str:
-    names: list[str] = []
-    while (owner := node.owner) is not None:
-        names.append(node.name)
-        node = owner.node
-    return ".".join(reversed(names))
-
-
-def _path(home: Composite, name: str) -> str:
-    return _join(_path_to(home.node), name)
-
-
-def _join(around: str, name: str) -> str:
-    return ".".join(filter(None, [around, name]))
-
-
-def _around(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def _within(name: str, path: str) -> str:
-    """A path, from what is called `name`."""
-    return "" if path == name else path.removeprefix(f"{name}.")
-
-
 def _reference(composite: Composite, slot: Slot) -> Reference:
-    return Reference(_path(home_of(composite, slot), slot.name))
+    return Reference(path_in(home_of(composite, slot), slot.name))
 
 
 def _place_of(root: Composite, swap: Swap) -> Reference:
@@ -392,30 +365,6 @@ def _slot_before(swap: Swap) -> Reference | None:
         alike = [each for each in node.slots if slot_path(swap.composite, each) == reference.path]
         reference.number = [each is slot for each in alike].index(True) if len(alike) > 1 else None
     return reference
-
-
-def slot_path(composite: Composite, slot: Slot) -> str:
-    """The path of what a slot holds, or held last, where what owned that may be out of the tree now."""
-    names, node = [slot.name], home_of(composite, slot).node
-    while (owner := node.last_owner) is not None:
-        names.append(node.name)
-        node = owner.node
-    return ".".join(reversed(names))
-
-
-def slots_of(composite: Composite) -> Iterator[tuple[Composite, Slot]]:
-    """The slots of a composite and of those that it calls, depth first, the empty ones too."""
-    for slot in list(composite.node.slots):
-        yield composite, slot
-        node = node_of(slot.layer)
-        inner = node.module() if node is not None else None
-        if inner is not None:
-            yield from slots_of(inner)
-
-
-def _prefixes(path: str) -> list[str]:
-    names = path.split(".")
-    return [".".join(names[:length]) for length in range(1, len(names) + 1)] if path else []
 
 
 def _references(entry: Entry) -> Iterator[Reference]:

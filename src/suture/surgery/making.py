@@ -10,10 +10,10 @@ from torch import nn
 from suture.layers import edit
 from suture.layers.building import DescriptionError, build
 from suture.layers.composite import Composite
-from suture.layers.history import slot_path, slots_of
 from suture.layers.mount import Mount, mount
 from suture.layers.node import Slot, children_of
 from suture.layers.ownership import home_of
+from suture.layers.paths import slot_path, slots_of
 from suture.layers.recording import EditError, recording
 from suture.surgery.adapter import Adapter
 
