@@ -152,7 +152,8 @@ class Adapter(Generic[T]):
         with borrowing():
             yield
 
-    def inject(self, parent: nn.Module | None = None) -> Self:
+    # Any, so that an author may say which parent is expected.
+    def inject(self, parent: Any = None) -> Self:
         """Puts the adapter where its target stands.
 
         `parent`, the composite or the plain module that calls the target, is needed for a leaf, which does not know

@@ -25,7 +25,8 @@ class Match:
     path: str
     layer: Any
     """An `nn.Module`; typed so that a predicate may read attributes of the class that it expects."""
-    parent: nn.Module
+    parent: Any
+    """The composite or plain module that has it; typed as the layer is."""
     slot: Slot | None
     """None in a plain module, until the place is edited."""
     span: range
