@@ -65,6 +65,7 @@ def test_recipe_weights_and_the_bare_model_give_the_edited_one_in_a_long_run(dat
 
 
 def edit_and_repeat(draw: Draw, steps: int = 6) -> None:
+    """Edits a tree by chance, and makes the edits again from their recipe; a recipe may be refused as `UNTOLD` says."""
     model = tree(draw)
     bare = copy.deepcopy(model)
     handles: list[Handle] = []
