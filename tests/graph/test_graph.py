@@ -329,3 +329,12 @@ def test_a_part_of_a_backbone_runs_on_hidden_states_alone() -> None:
         assert torch.equal(part(before(ids)), after(ids))
         padded: dict[str, Any] = {"padding_mask": real}
         assert torch.equal(part(before(ids, **padded), **padded)[real], after(ids, **padded)[real])
+
+
+def test_a_part_takes_no_optional_input_of_what_was_cut_off() -> None:
+    x, side, hidden = x_input(), x_input("side", optional=True), x_input("hidden")
+    # The second argument, and what it is made of, is not needed for the first result.
+    first, _ = sl.Distribute(sl.Identity(), sl.Identity())(hidden, sl.Chain(sl.Lambda(add))(x, side))
+    part = Graph(inputs=hidden, outputs=first * 2)
+    assert list(part.flat_inputs) == ["hidden"]
+    assert torch.equal(part(X), 2 * X)

@@ -49,6 +49,7 @@ class Contents:
     def _reach(self, wanted: dict[Value, str]) -> None:
         """Goes back from `wanted` (with what needs each) to the declared inputs; all or nothing."""
         reached: set[Value] = set()
+        left_out: dict[Input, None] = {}
         waiting = list(wanted.items())
         while waiting:
             value, needed_by = waiting.pop()
@@ -58,7 +59,7 @@ class Contents:
             if value in self._declared:
                 continue
             if isinstance(value, Input) and value.optional:
-                self.left_out[value] = None
+                left_out[value] = None
                 continue
             if isinstance(value, Input):
                 raise GraphError(
@@ -71,6 +72,7 @@ class Contents:
                 name = repr(value.origin.path or value.origin.name)
                 waiting += [(other, name) for other in values_in(value.origin.arguments)]
         self._reached |= reached
+        self.left_out |= left_out
 
     def _find_whole_scopes(self) -> None:
         # What begins or ends inside a composite is no call of it.

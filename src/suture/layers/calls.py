@@ -221,8 +221,8 @@ def _merge(layers: list[Entries]) -> dict[str, dict[str, Any]]:
 
 
 def _checked_scopes(entries: Any) -> Entries:
-    if isinstance(entries, Mapping) and all(isinstance(keys, Mapping) for keys in entries.values()):  # type: ignore[reportUnknownVariableType]
-        return entries  # type: ignore[reportUnknownVariableType]
+    if isinstance(entries, Mapping) and all(isinstance(keys, Mapping) for keys in entries.values()):  # pyright: ignore[reportUnknownVariableType]
+        return entries  # pyright: ignore[reportUnknownVariableType]
     raise TypeError(
         f"A context is a dictionary of scopes, each a dictionary of entries: {{'scope': {{'key': value}}}}. "
         f"Received: {entries!r:.100}."

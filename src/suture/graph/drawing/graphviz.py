@@ -9,11 +9,6 @@ from pathlib import Path
 _TIME_LIMIT = 300
 
 
-def is_installed() -> bool:
-    """Whether `dot` can be run."""
-    return shutil.which("dot") is not None
-
-
 def render(text: str, format: str) -> bytes:  # noqa: A002 (what it is called)
     """What `dot` makes of `text`.
 
