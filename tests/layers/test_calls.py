@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -288,7 +289,6 @@ class TestCompiled:
 
 def test_nothing_is_kept_alive_by_a_call_that_failed() -> None:
     import gc
-    import weakref
 
     model = sl.Chain(sl.UseContext("side", "x"), nn.Linear(3, 3))
     tensor = torch.ones(2)
@@ -322,3 +322,12 @@ def test_blocks_may_end_in_any_order() -> None:
         generator.close()
         assert model(None) == 2
     assert model(None) == 0
+
+
+def test_what_was_set_for_a_call_is_not_kept_alive_after_it() -> None:
+    model, entry = sl.Chain(sl.UseContext("side", "x")), torch.ones(2)
+    model.set_context("side", {"x": entry})
+    model(None)
+    alive = weakref.ref(entry)
+    del entry
+    assert alive() is None
